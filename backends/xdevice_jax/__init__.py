@@ -165,7 +165,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
                 return devices.of(kind, natives.index(native))
         # the device belongs to another process, or to a platform that is not `gpu:i`
         raise self.unsupported(
-            f"using {native}, a device of another process or of a platform to which gpu:i does not refer here",
+            f"using {native}, which belongs to another process, or to a platform that has no name in xdevice here",
             "use one of xdevice.devices()",
         )
 

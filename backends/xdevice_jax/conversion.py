@@ -43,9 +43,8 @@ def require_values(x: jax.Array) -> None:
     array, and no error when the array's device is read."""
     if not isinstance(x, jax.core.Tracer) and x.is_deleted():
         raise UnsupportedError(
-            f"jax does not support reading this array of shape {x.shape}, which was deleted: it was donated to a "
-            f"jitted function, or its delete() was called; use the result of the function, or copy the array first "
-            f"with xdevice.copy_to"
+            f"jax does not support reading this array of shape {x.shape}, because it was donated to a jitted function, "
+            f"or deleted with delete(); use the function's result, or copy the array first with xdevice.copy_to"
         )
 
 

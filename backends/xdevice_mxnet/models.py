@@ -386,7 +386,7 @@ class MxnetModels(Models):
         """Returns a copy of a model on a device. Raises `UnsupportedError` for a Trainer."""
         if isinstance(model, mx.gluon.Trainer):
             raise self.no_copy_of_optimizer(
-                "copy the model, create a Trainer for the copy, and use save_states() and load_states()"
+                "copy the model, create a Trainer for the copy, and transfer its state: save_states(), load_states()"
             )
         private.require("models")
         return copied(model, self.to_native(device))

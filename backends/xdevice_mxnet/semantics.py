@@ -220,7 +220,7 @@ def _switch() -> str | None:
         return f"{VARIABLE}=0 keeps them disabled"
     legacy = _legacy_things()
     if legacy is not None:
-        return f"this program created {legacy} without NumPy semantics, and may fail with them"
+        return f"this program created {legacy} without NumPy semantics, and may fail if they are enabled"
     mx.npx.set_np()
     _here.thread.is_ours = True
     _log_once(

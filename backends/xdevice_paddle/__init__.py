@@ -333,7 +333,7 @@ class PaddleBackend(
         if place.is_xpu_place() and self._gpu == "xpu":
             return devices.of("gpu", place.xpu_device_id())
         raise self.unsupported(
-            f"tensors on {place} here, because gpu:0 means the device that Paddle calls {self._gpu}:0",
+            f"tensors on {place} here, because xdevice's gpu:0 is Paddle's {self._gpu}:0",
             "copy the tensor to the host: x.cpu()",
         )
 
@@ -352,7 +352,7 @@ class PaddleBackend(
         `gpu:i` refers to devices of another kind here."""
         if kind != self._gpu:
             raise self.unsupported(
-                f"devices of the plugin {kind!r}, because gpu:0 means the device that Paddle calls {self._gpu}:0",
+                f"devices of the plugin {kind!r} here, because xdevice's gpu:0 is Paddle's {self._gpu}:0",
                 "copy the tensor to the host: x.cpu()",
             )
         return devices.of("gpu", index)
@@ -376,7 +376,7 @@ class PaddleBackend(
             )
         if self._gpu != "gpu":
             raise self.unsupported(
-                f"GPUs of CUDA or ROCm here, because gpu:0 means the device that Paddle calls {self._gpu}:0",
+                f"GPUs of CUDA or ROCm here, because xdevice's gpu:0 is Paddle's {self._gpu}:0",
                 "use xdevice.gpu(i).native",
             )
         return devices.of("gpu", index)

@@ -21,8 +21,8 @@ KIND: Final = "vgpu"
 """Paddle's name for the type of virtual GPUs; the name of the first device is "vgpu:0"."""
 
 _TOO_LATE: Final = (
-    "Paddle is already imported, and lists its devices only during its import; move `import xdevice`, with "
-    "XDEVICE_VIRTUAL_GPUS set, or xdevice.virtual_gpus(n) above `import paddle`"
+    "Paddle is already imported, and lists its devices only during its import; set XDEVICE_VIRTUAL_GPUS and move "
+    "`import xdevice` above `import paddle`, or call xdevice.virtual_gpus(n) before `import paddle`"
 )
 _registered = 0
 """How many virtual GPUs Paddle has."""

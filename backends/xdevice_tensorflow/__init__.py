@@ -359,7 +359,7 @@ class TensorflowBackend(
             tf.config.experimental.reset_memory_stats(self.to_native(device)[1:])
         except ValueError:
             raise self.unsupported(
-                f"counting the memory of {device} with the allocator that TensorFlow uses without oneDNN",
+                f"counting the memory of {device}, because TensorFlow's allocator does not count bytes here",
                 "set TF_CPU_ALLOCATOR_USE_BFC=1 before TensorFlow is imported",
             ) from None
 

@@ -56,7 +56,7 @@ class TensorflowConversion(Conversion):
         history. Raises `UnsupportedError` for a composite or symbolic tensor."""
         if not hasattr(x, "backing_device"):
             raise UnsupportedError(
-                f"an object of type {type(x).__name__} has no memory of its own; make it dense first "
+                f"an object of type {type(x).__name__} has no single block of memory to share; make it dense first "
                 f"(tf.sparse.to_dense(x), x.to_tensor() or tf.convert_to_tensor(x)), or convert its components instead"
             )
         return x
@@ -69,9 +69,9 @@ class TensorflowConversion(Conversion):
 
     def export(self, x: Any) -> Any:
         """Returns a DLPack capsule of `x`. Raises BufferError for a 0-d tensor, because its
-        memory may belong to a constant that TensorFlow uses again."""
+        memory may belong to a constant that TensorFlow will reuse."""
         if x.shape.rank == 0:
-            raise BufferError("its memory may belong to a constant that TensorFlow uses again")
+            raise BufferError("its memory may belong to a constant that TensorFlow will reuse")
         return tf.experimental.dlpack.to_dlpack(x)
 
     def adopt(self, lent: Lent, dtype: str) -> Any:

@@ -504,7 +504,7 @@ class TensorflowModels(Models):
             )
         if any(_is_loaded(type(part)) for part in parts.owned(model)):
             raise self.unsupported(
-                "copying the result of tf.saved_model.load, whose functions belong to its variables",
+                "copying the result of tf.saved_model.load, because its functions always use the original variables",
                 "load the model again inside `with device:`",
             )
         return duplicate(model, device, self)

@@ -546,7 +546,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         happen because the `clone` of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):
             raise self.unsupported(
-                f"copying a tensor of type {type(x).__name__}, whose copies share its memory",
+                f"copying a tensor of type {type(x).__name__}, because a copy would share its memory",
                 "copy x.as_subclass(torch.Tensor)",
             )
         return new
@@ -557,7 +557,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         self._require_values(x)
         return self.unsupported(
             f"copying this {_described(x)} to the device",
-            "move the parts of the tensor, or make the tensor dense",
+            "move the components of the tensor separately, or make the tensor dense",
         )
 
     def _require_values(self, x: torch.Tensor) -> None:
@@ -586,9 +586,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         lazy_type = accelerators.lazy()
         if lazy_type is not None:
             raise self.unsupported(
-                f"waiting for all work while the lazy device {lazy_type!r} is in use, because it computes only when "
-                f"read",
-                "read its results with x.cpu(), and wait for each other tensor or device with xdevice.sync(x)",
+                f"waiting for all work while the lazy device {lazy_type!r} is in use, because it computes a result "
+                f"only when the result is read",
+                "read its results with x.cpu(), and wait for every other tensor or device with xdevice.sync(x)",
             )
 
     def _module(self) -> Any:

@@ -57,8 +57,8 @@ def require_values(x: torch.Tensor) -> None:
         not torch.compiler.is_compiling() and _is_wrapped(x)
     ):
         raise UnsupportedError(
-            f"this object of type {type(x).__name__} replaces a tensor while torch traces or maps a function "
-            f"(FakeTensorMode, torch.vmap, torch.func.grad), and has no values of its own; convert or read it "
+            f"this object of type {type(x).__name__} stands for a tensor while torch traces or transforms a function "
+            f"(FakeTensorMode, torch.vmap, torch.func.grad), so its values cannot be read; convert or read the tensor "
             f"outside that function"
         )
     # the type of a lazy parameter is always a subclass
@@ -151,13 +151,13 @@ class TorchConversion(Conversion):
             )
         if not is_plain(type(x)):
             raise UnsupportedError(
-                f"a tensor of type {type(x).__name__} is made up of other tensors, and has no memory of its own "
-                f"that another framework can read; convert those tensors, or, for a DTensor, convert x.full_tensor()"
+                f"a tensor of type {type(x).__name__} consists of other tensors, so it has no single block of memory "
+                f"to share; convert those tensors or, for a DTensor, x.full_tensor()"
             )
         if x.layout is not torch.strided or x.is_nested:
             raise UnsupportedError(
-                f"a nested or non-dense tensor ({x.layout}) has no memory of its own that another framework can "
-                f"read; convert x.to_dense(), or the parts of the tensor"
+                f"a nested or non-dense tensor ({x.layout}) has no single block of memory to share; convert "
+                f"x.to_dense(), or the components of the tensor"
             )
         return x.detach() if x.requires_grad else x
 
@@ -179,7 +179,7 @@ class TorchConversion(Conversion):
         x = staging.arrive(x)
         if x.is_conj() or x.is_neg():
             raise BufferError(
-                "a lazy conjugate or negative is not in memory, because PyTorch computes its values at each use"
+                "the tensor is a lazy conjugate or negative, which PyTorch computes at each use and does not store"
             )
         return dlpack.to_dlpack(x)  # type: ignore[attr-defined]  # public, and documented
 

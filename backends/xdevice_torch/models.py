@@ -53,7 +53,7 @@ _BOOKKEEPING: Final = ("_slice_dict", "_inc_dict")
 _EXPORTED: Final = "torch.export.exported_program"
 """The Python module that defines PyTorch's exported programs."""
 _INSTEAD_OF_EXPORTED: Final = (
-    "its graph contains devices; create a program for another device with "
+    "its graph refers to fixed devices; create a program for another device with "
     "torch.export.passes.move_to_device_pass(program, device)"
 )
 
@@ -197,8 +197,8 @@ def copied(model: Module, native: torch.device) -> Any:
         # a submodule's `__deepcopy__` may return the submodule itself
         if new is old:
             raise UnsupportedError(
-                f"torch cannot copy this {type(model).__name__}: the __deepcopy__ of a module in it returns that "
-                f"module; build a second model, and load the values into it: other.load_state_dict(model.state_dict())"
+                f"torch cannot copy this {type(model).__name__}: one of its modules returns itself from __deepcopy__; "
+                f"build a second model, and load the values into it: other.load_state_dict(model.state_dict())"
             )
         # under `no_grad`, the copies of TorchScript's tensors have lost this flag
         if new.requires_grad is not old.requires_grad:

@@ -119,8 +119,8 @@ def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> No
     )
     if left_path is not None:
         raise ContainerError(
-            f"{left_path} of this {type(x).__qualname__} is in an entry that is not a tensor, so the tensor would not "
-            f"be moved; make that entry a TensorDict, or move the tensor separately"
+            f"{left_path} of this {type(x).__qualname__} is a tensor inside a non-tensor entry, so it would not be "
+            f"moved; make that entry a TensorDict, or move the tensor separately"
         )
 
 

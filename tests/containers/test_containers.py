@@ -486,7 +486,7 @@ def test_classes_and_generators_pass_through():
 def test_empty_and_tensorless_containers():
     for container in ([], {}, (), [1, "a", None], {"x": {}}):
         assert xdevice.to_device(container, "cpu") is container
-    with pytest.raises(xdevice.errors.NotATensorError, match="holds no tensor"):
+    with pytest.raises(xdevice.errors.NotATensorError, match="contains no tensor"):
         xdevice.device_of([1, 2])
     assert xdevice.same_device([], {})
     assert xdevice.check_same_device([1]) is None

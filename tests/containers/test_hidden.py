@@ -120,7 +120,7 @@ def test_no_copy_shares_the_arrays_in_an_object(name, make):
             lambda batch=batch: xdevice.convert(batch, "numpy", copy=True),
         ):
             with pytest.raises(
-                xdevice.errors.ContainerError, match="holds arrays, which a copy would share"
+                xdevice.errors.ContainerError, match="contains arrays, which a copy would share"
             ):
                 verb()
         assert xdevice.to_device(batch, "cpu") is batch
@@ -148,7 +148,7 @@ def test_a_copy_does_not_share_the_memory_of_a_view():
     # a built-in type cannot be registered, so the advice must be another one
     with pytest.raises(
         xdevice.errors.ContainerError,
-        match=r"\[0\] is of type memoryview and holds arrays, .*; put its contents",
+        match=r"\[0\] is of type memoryview and contains arrays, .*; put its contents",
     ):
         xdevice.copy_to([memoryview(np.ones(2)), np.ones(1)], "cpu")
 

@@ -86,7 +86,7 @@ def test_the_line_that_it_names_makes_it_pass(backend, there):
     batch = [table(rows=large()), ones(backend)]
     with pytest.raises(xdevice.errors.ContainerError) as told:
         xdevice.to_device(batch, there)
-    line = str(told.value).partition("To move no parts, call ")[2]
+    line = str(told.value).partition("To move none of its contents, call ")[2]
     eval(line, {"xdevice": xdevice, "Table": table})
     moved = xdevice.to_device(batch, there)
     assert moved[0] is batch[0]

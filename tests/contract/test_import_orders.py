@@ -167,7 +167,7 @@ def test_virtual_gpus_asked_for_too_late_name_the_line_to_move(name):
         "-c", f"{run}; import xdevice; xdevice.backend({name!r})", XDEVICE_VIRTUAL_GPUS="2"
     )
     assert (
-        f"move `import xdevice`, with XDEVICE_VIRTUAL_GPUS set, above `import {name}`"
+        f"set XDEVICE_VIRTUAL_GPUS and move `import xdevice` above `import {name}`"
         in done.stderr
     )
 

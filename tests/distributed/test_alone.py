@@ -95,7 +95,7 @@ def test_tensors_that_two_processes_refuse_are_refused_by_one():
             for mapped in (torch.func.grad, torch.vmap):
                 with pytest.raises(
                     xdevice.errors.UnsupportedError,
-                    match="replaces a tensor while torch traces",
+                    match="stands for a tensor while torch traces",
                 ):
                     mapped(lambda x, verb=verb: verb(x * 1).sum())(torch.ones(2, 2))
         with pytest.raises(xdevice.errors.ContainerError, match="share memory"):

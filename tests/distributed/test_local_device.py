@@ -110,7 +110,7 @@ def test_more_processes_than_gpus_are_refused(gpus, monkeypatch):
     monkeypatch.setenv("SLURM_LOCALID", "5")
     with pytest.raises(
         xdevice.errors.DeviceNotFoundError,
-        match="2 GPUs here; start one process for each GPU, 2",
+        match="2 GPUs here; start only one process for each GPU",
     ):
         xdevice.distributed.local_device()
 

@@ -128,7 +128,7 @@ def test_two_processes_on_one_gpu_are_named():
     engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", None, None))
     with pytest.raises(
         xdevice.errors.LaunchError,
-        match="ranks 1 and 2 are both on the GPU GPU-b, which rank 2 calls gpu:2",
+        match=r"ranks 1 and 2 both use the GPU GPU-b \(gpu:2 on rank 2\)",
     ):
         engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", "GPU-b"))
 

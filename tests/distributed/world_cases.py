@@ -281,7 +281,7 @@ def tensors_of_torch() -> None:
         assert world.all_gather(one).tolist() == [0, 0]
         for mapped in (torch.func.grad, torch.vmap):
             with pytest.raises(
-                xdevice.errors.UnsupportedError, match="replaces a tensor while"
+                xdevice.errors.UnsupportedError, match="stands for a tensor while"
             ):
                 mapped(lambda x: world.all_reduce(x.sum()))(torch.ones(2))
         with torch.inference_mode():

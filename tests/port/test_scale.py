@@ -70,7 +70,7 @@ def test_what_does_not_settle_is_named_and_stays_open(tmp_path, monkeypatch, tex
     assert examined.unsettled
     run = CliRunner().invoke(scan, [str(tmp_path)])
     assert (
-        "net.py: its values are too complex to follow, so uses of devices that depend on them may stay open"
+        "net.py: its values are too complex to follow, so device uses that depend on them may stay unchanged"
         in run.output
     )
 

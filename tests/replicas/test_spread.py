@@ -693,7 +693,7 @@ def test_replicas_that_differ_are_named_before_anything_is_written(backend):
     unchanged(
         replicas(ints, tensor([1, 2], dtype="int32")),
         xdevice.errors.DTypeError,
-        "cannot hold a mean",
+        "cannot represent a mean",
         op="mean",
     )
     bools = [tensor([True, False]) for _ in range(2)]

@@ -51,14 +51,14 @@ def test_nothing_is_made_of_it(xd, lack, place, tmp_path):
     ):
         with pytest.raises(
             xdevice.errors.DTypeError,
-            match=rf"is float32, which {place} .*cannot hold; keep it on cpu:0",
+            match=rf"is float32, which {place} .*does not support; keep it on cpu:0",
         ):
             task()
     assert xdevice.device_of(xdevice.tensor([1], device=place)) is place
     lack("float16")
     with pytest.raises(
         xdevice.errors.DTypeError,
-        match=rf"is float16, which {place} .*cannot hold; keep it on cpu:0",
+        match=rf"is float16, which {place} .*does not support; keep it on cpu:0",
     ):
         xdevice.zeros(2, device=place, dtype="float16")
     lack("float64")

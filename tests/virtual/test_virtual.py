@@ -365,8 +365,9 @@ try:
 except xdevice.errors.UnsupportedError as error:
     print(error)
 """
-    assert "mine already uses torch's only slot for a foreign device type" in python(
-        code, XDEVICE_VIRTUAL_GPUS="2"
+    assert (
+        "torch supports only one additional device type in a process, and mine is already"
+        in python(code, XDEVICE_VIRTUAL_GPUS="2")
     )
 
 

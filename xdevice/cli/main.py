@@ -361,7 +361,7 @@ def _refuse_useless(plan: RunPlan, names: tuple[str, ...], save: Path | None) ->
         )
     if plan.is_traced and plan.keeps_operations:
         raise click.UsageError(
-            "--trace compares layers, but --operations and --backward compare operations; use only one of these"
+            "--trace compares layers, but --operations and --backward compare operations; omit --trace or the others"
         )
     # with --save, one backend is enough, because `compare-runs` can compare its recordings later
     if len(names) == 1 and save is None:

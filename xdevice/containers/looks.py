@@ -236,8 +236,8 @@ def _too_large(x: Any) -> ContainerError:
     name = type(x).__qualname__
     return ContainerError(
         f"an object of type {name} contains more than {_SEARCH_LIMIT:,} objects, too many to search for tensors; "
-        f"remove the object from the container, or register which of its parts move. To move no parts, call "
-        f"xdevice.register_container({name}, flatten=lambda x: [], rebuild=lambda x, inside: x)"
+        f"remove the object from the container, or register its type with flatten= and rebuild=. To move none of its "
+        f"contents, call xdevice.register_container({name}, flatten=lambda x: [], rebuild=lambda x, inside: x)"
     )
 
 

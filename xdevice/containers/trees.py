@@ -269,8 +269,8 @@ class Tree:
             holder = None if i in copied else strangers.find(value, None, with_host=True)
             if holder is not None:
                 raise ContainerError(
-                    f"{self.path(i) or 'the object'} is of type {type(value).__qualname__} and holds arrays, which a "
-                    "copy would share; "
+                    f"{self.path(i) or 'the object'} is of type {type(value).__qualname__} and contains arrays, which "
+                    "a copy would share; "
                     + holder.remedy("or pass its contents in a list or dict instead", False)
                 )
 

@@ -129,7 +129,7 @@ class Models(Primitives):
         """Returns the error that `copy_model` raises for an optimizer. `instead` is the advice at the end of the
         message."""
         return self.unsupported(
-            "copying an optimizer, which belongs to its parameters", instead
+            "copying an optimizer, because it is tied to its parameters", instead
         )
 
     def _no_models(self) -> UnsupportedError:

@@ -173,10 +173,9 @@ class Block:
             self._exit_native()
         elif error is None:
             raise ScopeError(
-                f"`with {self.key}:` contains an `await` or the end of a notebook cell, where other tasks run: "
-                f"the framework has only one current device for all tasks of a thread, and would have put the work of "
-                f"the other tasks on {self.key} too; end the block before the await, pass device= to functions, or do "
-                f"the work in asyncio.to_thread"
+                f"`with {self.key}:` contains an `await` or the end of a notebook cell, where other tasks would run on "
+                f"{self.key} too, because all tasks of a thread share the framework's current device; end the block "
+                f"before the await, pass device= to functions, or do the work in asyncio.to_thread"
             )
 
     def _enter_native(self) -> None:

@@ -614,7 +614,7 @@ def describe(error: BaseException) -> str:
         text = str(error)[:2000]
     # an error must be reported even if its `str` fails
     except Exception as unsaid:
-        text = f"its text could not be read: {type(unsaid).__name__}"
+        text = f"its message could not be read: {type(unsaid).__name__}"
     return f"{type(error).__name__}: {text}{location}"
 
 
@@ -739,7 +739,7 @@ def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket
     if refusal.get("why") == "run":
         return None
     if refusal.get("why") == "token":
-        text = f"refuses this process, which has a different {TOKEN} or belongs to another run"
+        text = f"refuses this process, because it has a different {TOKEN} or belongs to another run"
         # the port number is a hash, and another run, with another token, may have the same one,
         # so the caller tries the next port
         if launch.port is None and is_loopback(launch.host):

@@ -119,10 +119,10 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
         first_rank = ranks.setdefault(uuid, rank) if uuid else rank
         if first_rank != rank:
             raise LaunchError(
-                f"ranks {first_rank} and {rank} are both on the GPU {uuid}, which rank {rank} calls {device}, but "
-                f"{engine} allows only one process for each GPU: start one process for each GPU, set "
-                "XDEVICE_LOCAL_RANK or CUDA_VISIBLE_DEVICES to a different value in each process, or choose "
-                "engine='torch:gloo', which copies through the host"
+                f"ranks {first_rank} and {rank} both use the GPU {uuid} ({device} on rank {rank}), but {engine} allows "
+                "only one process for each GPU; start one process for each GPU, set XDEVICE_LOCAL_RANK or "
+                "CUDA_VISIBLE_DEVICES to a different value in each process, or choose engine='torch:gloo', which "
+                "copies through the host"
             )
 
 

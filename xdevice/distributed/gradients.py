@@ -236,9 +236,7 @@ def _first_weights(session: Session, backend: Backend, model: Any) -> str:
     for _, variable, _ in backend.gradients(model):
         # a checksum of 32 bits is long enough to detect different weights, and short enough for a vote
         checksum = zlib.crc32(creation.to_numpy(variable).tobytes(), checksum)
-    return (
-        f"; first weights {checksum:08x}, which world.broadcast(model) makes equal on all ranks"
-    )
+    return f"; first weights with checksum {checksum:08x} (world.broadcast(model) makes the weights equal on all ranks)"
 
 
 def _start_mean(
@@ -324,7 +322,7 @@ def _weight_text(own: float | None) -> str:
     return (
         ""
         if own is None
-        else " weighted (a rank with weight=0 needs gradients too, of any batch)"
+        else " weighted (a rank with weight=0 must also compute gradients, of any batch)"
     )
 
 
@@ -347,7 +345,7 @@ def _end(
     if changed := sending.first_changed():
         refused = ArgumentError(
             f"{changed} was changed in the block of averaging(), before the ranks' gradients were averaged, so the "
-            "ranks would diverge; only the backward pass belongs in the block: clip gradients and step afterwards"
+            "ranks would diverge; run only the backward pass in the block, and clip gradients and step after the block"
         )
     # this part of the vote names the parameters that have no gradient after the pass
     nones = f"{weight_text}{''.join(f'; {parameters[i].name} None' for i in missing)}"
@@ -485,7 +483,7 @@ class _Sending:
             raise ScopeError(
                 f"{self.parameters[i].name} got a gradient twice in one block of averaging(), and the first gradient "
                 "may already have been sent: run only one backward pass in the block; to accumulate gradients, run the "
-                "earlier passes before it"
+                "earlier passes before the block"
             )
         try:
             self._require_alike(i, gradient)

@@ -85,8 +85,8 @@ def join(launch: Launch, timeout: float, join_timeout: float) -> Line:
     token = (os.environ.get(TOKEN) or "").strip()
     if not token and not is_loopback(launch.host):
         raise LaunchError(
-            f"rank 0 listens on {launch.host}, not on loopback: set {TOKEN} to the same secret in all processes, for "
-            "example to the output of `python -c 'import secrets; print(secrets.token_hex())'`"
+            f"rank 0 listens on {launch.host}, which other machines may reach: set {TOKEN} to the same secret in all "
+            "processes, for example to the output of `python -c 'import secrets; print(secrets.token_hex())'`"
         )
     _worlds += 1
     terms = Terms(token, launch.run, _worlds, launch.size)
@@ -579,7 +579,7 @@ class Hub(threading.Thread):
         if (peer.vote if line == "vote" else peer.pulse) is not None or (
             peer.pid and peer.pid != str(hello.get("pid"))
         ):
-            text = f"another process already has rank {rank}; each process, even a rank's child, needs its own rank"
+            text = f"another process already has rank {rank}; each process, even a child of a rank, needs its own rank"
             return {"why": "said", "text": text}
         return None
 

@@ -71,7 +71,7 @@ def local_device() -> Device:
         return of("gpu", 0)
     raise DeviceNotFoundError(
         f"{setting[0]}={setting[1]} asks for gpu:{rank}, but {selection.current().name} has {count} "
-        f"GPU{'s' * (count > 1)} here; start one process for each GPU, {count} on this machine"
+        f"GPU{'s' * (count > 1)} here; start only one process for each GPU on this machine"
     )
 
 

@@ -115,8 +115,8 @@ class Stream:
         outer = scopes.current()
         if outer is not None and outer is not self.device:
             raise DeviceMismatchError(
-                f"{self} was entered inside `with {outer}:`, but work on {outer} does not go to a stream of "
-                f"{self.device}; create a stream with xdevice.accelerator.Stream({str(outer)!r}), or end that block "
+                f"{self} was entered inside `with {outer}:`, but a stream of {self.device} does not run work on "
+                f"{outer}; create a stream with xdevice.accelerator.Stream({str(outer)!r}), or end that block "
                 f"first"
             )
         scopes.push(

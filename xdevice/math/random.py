@@ -747,9 +747,7 @@ def _as_float(what: str, value: Any, dtype: str) -> float:
         ) from None
     # the comparison is written in such a way that NaN is refused
     if not abs(number) <= _LARGEST[dtype]:
-        raise ArgumentError(
-            f"{what} must be a number that {dtype} can hold, not {shown(value)}"
-        )
+        raise ArgumentError(f"{what} must be a number that fits in {dtype}, not {shown(value)}")
     return float(host_dtype(dtype).type(number))
 
 

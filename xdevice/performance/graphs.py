@@ -156,6 +156,6 @@ def _record(task: Callable[[], Any], graph: Any, stream: streams.Stream) -> Any:
     except Exception as error:
         raise CaptureError(
             f"the task cannot be captured on {stream.device}: {type(error).__qualname__}: {error}; the task must "
-            f"not wait, read, copy from the host, or use the stream of an earlier call whose result still exists, "
+            f"not wait, read values, copy from the host, or use the stream of another captured task that still exists, "
             f"and no other thread may wait for the device"
         ) from error

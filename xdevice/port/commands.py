@@ -142,7 +142,7 @@ def _with_project(command: Command) -> Command:
             examined = engine.examine(paths, only, root, backend, goal, progress)
         for name in examined.unsettled:
             click.echo(
-                f"{name}: its values are too complex to follow, so uses of devices that depend on them may stay open",
+                f"{name}: its values are too complex to follow, so device uses that depend on them may stay unchanged",
                 err=True,
             )
         if report_to is not None:
@@ -156,7 +156,7 @@ def _with_project(command: Command) -> Command:
     return with_examined
 
 
-@click.command(short_help="Count device code, by how port would treat it.")
+@click.command(short_help="Count the uses of devices, by what port would do with them.")
 @_with_project
 @click.option(
     "--by",

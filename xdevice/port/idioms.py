@@ -134,7 +134,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.accelerator.set_device_index torch.accelerator.set_device_idx torch.accelerator.current_device_index
         torch.accelerator.device_index torch.accelerator.current_stream torch.accelerator.set_stream
         torch.accelerator.empty_cache torch.accelerator.memory_allocated torch.accelerator.max_memory_allocated
-    """, "PyTorch's own word for any vendor's device"),
+    """, "PyTorch's own vendor-neutral name"),
     # names without a neutral replacement
     **_calls("XD151", "no_word", "", """
         torch.cuda.set_device torch.cuda.current_device torch.set_default_device torch.get_default_device

@@ -178,8 +178,8 @@ def configure(root: Path) -> Choice:
         import tomllib
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"reading [tool.xdevice] in {file} needs tomllib, which came with Python 3.11; use --select and "
-            f"--ignore instead, or run lint with a newer Python"
+            f"reading [tool.xdevice] in {file} needs Python 3.11 or newer; use --select and --ignore instead, or "
+            f"run lint with a newer Python"
         ) from error
     try:
         match tomllib.loads(text):
@@ -321,7 +321,7 @@ def _with_guarded_lines(test: Finding, guarded: list[Finding]) -> Finding:
     # not recommend to rewrite the test. The recommendation is the end of the message, after "; use"
     opening = test.message
     if any(finding.code == "XD219" for finding in guarded):
-        opening = f"{opening.partition('; use ')[0]}, and stays, because it guards code without a neutral replacement"
+        opening = f"{opening.partition('; use ')[0]}, but port keeps it: it guards code without a neutral replacement"
     message = f"{opening}; {count} behind this test (line {', '.join(map(str, lines))})"
     return replace(test, message=message, guarded_findings=tuple(guarded))
 

@@ -41,7 +41,7 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "XD204": Rule("a copy to the host can be read before it has arrived", False),
     "XD205": Rule(
-        "torch.load without map_location needs the devices of the saving machine", True
+        "torch.load without map_location needs the devices from which the file was saved", True
     ),
     "XD207": Rule(
         "waiting covers only the current GPU, although several GPUs are working", False
@@ -54,9 +54,9 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "XD212": Rule("the result of a copy is thrown away", False),
     "XD214": Rule("CUDA_VISIBLE_DEVICES is set after the framework was imported", False),
-    "XD217": Rule("a CUDA-only name that has a neutral word", True),
+    "XD217": Rule("a CUDA-only name that has a neutral replacement", True),
     "XD218": Rule("`.cuda()` moves to CUDA-only devices", True),
-    "XD219": Rule("a CUDA-only name without a neutral word", True),
+    "XD219": Rule("a CUDA-only name without a neutral replacement", True),
     "XD222": Rule("a function's default names a device", True),
     "XD224": Rule("`pin_memory()` raises an error without an accelerator", False),
     "XD401": Rule("a comment ignores nothing", True),

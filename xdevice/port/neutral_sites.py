@@ -24,7 +24,7 @@ _VENDORS: Final = (
     "torch.mps.",
     "torch.backends.mps.",
 )
-_NEUTRAL: Final = Judgement("neutral", "the framework's own word for any vendor's device")
+_NEUTRAL: Final = Judgement("neutral", "the framework's own vendor-neutral name")
 # functions whose first argument is a device
 _TAKE_DEVICES: Final = {
     "torch.device",

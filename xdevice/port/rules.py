@@ -369,7 +369,7 @@ class JudgedSites(JudgedModule):
                 "XD169",
                 consumed=(node.test,),
             )
-        why = "the string is the same on CUDA, and is right where GPUs have another name"
+        why = "the new string is the same on CUDA, and correct for GPUs with another name"
         return use, proven(why, use.replace("xdevice.native.try_gpu().type"), node.test)
 
     def _judge_comparison(self, node: ast.Compare) -> Judged | None:
@@ -462,7 +462,7 @@ class JudgedSites(JudgedModule):
                 f"only CUDA has a device of this name; write {self.accelerator}", "XD165"
             )
         return proven(
-            "the same string on CUDA, and the right one if GPUs have another name",
+            "the new string is the same on CUDA, and correct for GPUs with another name",
             use.replace(new_texts[text]),
         )
 
@@ -502,7 +502,7 @@ class JudgedSites(JudgedModule):
             isinstance(outer, ast.JoinedStr) for outer in around
         ) and not self.has_exact_position(node):
             return left_open(
-                "it is in an f-string, whose parts this version of Python cannot locate",
+                "it is in an f-string, and this version of Python cannot locate the parts of f-strings",
                 "XD165",
             )
         if "tensorflow" in self.frameworks and self.is_of_tensorflow_1:
@@ -523,7 +523,7 @@ class JudgedSites(JudgedModule):
             )
         if idiom.code == "XD101" and _is_by_identity(around[0]):
             return left_open(
-                "it is compared by identity, but the new text may return a different object",
+                "it is compared by identity, but the replacement may return a different object",
                 "XD169",
             )
         if self._is_printed(node, around):

@@ -84,7 +84,7 @@ def asks_build(use: Use) -> Judgement:
     if not judgement.edits:
         return judgement
     return safe(
-        "the new text tests the machine, not the build of the framework", judgement.edits
+        "the replacement tests the machine, not the build of the framework", judgement.edits
     )
 
 
@@ -234,7 +234,8 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
     # the new text needs a name for torch, but `from torch import device` binds none
     if not isinstance(root, ast.Name) or use.full_name(root) != "torch":
         return left_open(
-            "the new index 0 would be printed, or be wrong after set_device, and the module has no name for torch",
+            "the replacement has the index 0, which would be printed or be wrong after set_device; without `import "
+            "torch`, the index cannot be left out",
             "XD169",
         )
     why = "is turned into text" if in_text else "follows set_device"
@@ -252,7 +253,8 @@ def accelerator(use: Use) -> Judgement:
     # call excludes this case. The interpreter stores as `has_gpu` whether there is such a test
     if not getattr(use.node, "has_gpu", False):
         return left_open(
-            "without an accelerator, it is None, and no test excludes None", "XD170"
+            "without an accelerator, the result is None, and no test excludes this case",
+            "XD170",
         )
     return _judge_without_index(
         use,
@@ -294,7 +296,7 @@ def helper_scope(use: Use) -> Judgement:
             "d2l's TensorFlow helper returns a context manager, but the replacement returns a device",
             "XD164",
         )
-    return proven("used in a with statement, in which a neutral device also works", use.renamed)
+    return proven("used in a with statement, where a neutral device also works", use.renamed)
 
 
 def scope(use: Use) -> Judgement:

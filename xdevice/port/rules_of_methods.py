@@ -40,9 +40,7 @@ from .values import (
 )
 
 _A_DEVICE: Final = "the argument is a device, and the result is used"
-_NO_DEVICE: Final = (
-    "the argument is not proven to be a device; for anything else, the new text raises an error"
-)
+_NO_DEVICE: Final = "the argument is not proven to be a device; for anything else, the replacement raises an error"
 _A_MODEL: Final = "the receiver is a model, which moves in place"
 _A_TENSOR: Final = "the receiver is a tensor"
 # the kinds of atoms for objects that are always on the host
@@ -338,7 +336,7 @@ def read(use: Use) -> Judgement:
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
         return Judgement("not a device", "the receiver is not a tensor")
     return safe(
-        "the receiver is not proven to be a tensor; for anything else, the new text raises an error",
+        "the receiver is not proven to be a tensor; for anything else, the replacement raises an error",
         edits,
         "XD162",
     )

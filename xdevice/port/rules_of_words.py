@@ -36,7 +36,7 @@ _HANDLES: Final = left_open(
     "this file uses a handle or stream that only CUDA has: default_stream, ExternalStream, cuda_stream or cuda_event",
     "XD162",
 )
-IN_TABLE: Final = "the table of vendor-specific names has its replacement"
+IN_TABLE: Final = "its replacement is in the table of vendor-specific names"
 TOO_NEW: Final = "XD171"
 """The code of a use that stays open because its word needs a newer release than
 `--torch-minimum`."""
@@ -294,7 +294,7 @@ def _device_scope(use: Use, row: Row) -> Judgement:
         _, end = use.span(argument)
         return proven("the argument is a device", (*edits, use.edit(end, end, ".index")))
     return safe(
-        "the argument is not proven to be an index; for anything else, the new text raises an error",
+        "the argument is not proven to be an index; for anything else, the replacement raises an error",
         edits,
     )
 
@@ -316,7 +316,7 @@ def _stream_scope(use: Use, row: Row) -> Judgement:
             "the argument may be None, which raises an error in a with statement", "XD161"
         )
     return safe(
-        "the argument is not proven to be a stream; for anything else, the new text raises an error",
+        "the argument is not proven to be a stream; for anything else, the replacement raises an error",
         edits,
     )
 

@@ -239,7 +239,7 @@ def check_sum(operand: Operand, op: str) -> None:
     # the keys of `PARTS` are the complex dtypes
     if op == "mean" and dtype not in (*FLOATS, *PARTS):
         raise DTypeError(
-            f"{operand.name} has dtype {dtype}, which cannot hold a mean; cast to float32 first, or compute the sum"
+            f"{operand.name} has dtype {dtype}, which cannot represent a mean; cast to float32, or compute the sum"
         )
 
 

@@ -189,7 +189,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
     if not operands:
         refuse_non_container(params_or_model, "replicate")
         raise NotATensorError(
-            f"{shown(params_or_model)} holds no tensor and no model to replicate; pass parameters or a model"
+            f"{shown(params_or_model)} contains no tensor and no model to replicate; pass parameters or a model"
         )
     require_built(operands)
     for operand in operands:
@@ -498,7 +498,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
         for variable in variables:
             if variable in owners:
                 raise UnsupportedError(
-                    f"{owners[variable].name} and {operand.name} share a variable, which replicate cannot keep shared; "
+                    f"{owners[variable].name} and {operand.name} share a variable, but their replicas would not; "
                     "put both in one model, or leave one of the two out"
                 )
         owners.update(dict.fromkeys(variables, operand))

@@ -152,7 +152,7 @@ def places(x: Any, name: str) -> Iterator[Location]:
             )
     for i, stranger in content.strangers:
         type_name = type(stranger.x).__qualname__
-        remedy = stranger.remedy("or pass move=... to say how it moves", True)
+        remedy = stranger.remedy("or pass move=... to move it yourself", True)
         hint = f"xdevice does not know the type {type_name}, so the object stays where it is: {remedy}"
         for inner, place in stranger.places():
             yield (
@@ -302,7 +302,7 @@ class _Sorted:
         # there is at most one, because there is only one leaf
         if self.strangers:
             hint = "it contains tensors: " + self.strangers[0][1].remedy(
-                "or pass move=... to say how it moves", verb == "move"
+                "or pass move=... to move it yourself", verb == "move"
             )
         raise NotATensorError(
             f"cannot {verb} {shown(x)} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "

@@ -37,8 +37,8 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
     """Returns the error for a symbol, which stands for a tensor while a function is traced.
     Only `to_device` and `copy_to` accept symbols. The error refers to the symbol as `name`."""
     return UnsupportedError(
-        f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; do this "
-        "outside the traced function. Inside it, only to_device and copy_to accept symbols"
+        f"{name} is a symbol while {backend.name} traces a function, so it has no values and no device yet; make this "
+        "call outside the traced function. Inside it, only to_device and copy_to accept symbols"
     )
 
 
@@ -49,8 +49,8 @@ def operators_compute_elsewhere(backend: Backend) -> str:
     if backend.computes_on == "operands":
         return ""
     return (
-        f". Note that {backend.name} computes +, *, -x and x[i] on its default device, wherever the operands are: if "
-        f"one of these operations created it, compute in a `with device:` block, or use functions such as xp.add"
+        f". Note that {backend.name} computes +, *, -x and x[i] on its default device, wherever the operands are; run "
+        f"these operations in a `with device:` block, or use functions such as xp.add"
     )
 
 
@@ -181,7 +181,7 @@ def _lacking_dtype(
     has_narrower = narrower is not None and narrower not in backend.lacks(place)
     instead = f"{write.format(narrower)}, or " if has_narrower else ""
     return DTypeError(
-        f"{what} is {dtype}, which {place} of {backend.name}{words} cannot hold; {instead}keep it on cpu:0"
+        f"{what} is {dtype}, which {place} of {backend.name}{words} does not support; {instead}keep it on cpu:0"
     )
 
 

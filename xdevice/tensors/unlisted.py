@@ -358,7 +358,7 @@ def refuse(
     for name, x in (*layers, *parameters):
         raise backend.unsupported(
             f"{verb} {name}, an object of type {type(x).__qualname__} in a plain attribute, list or dict of this "
-            f"{type(model).__qualname__}: the framework cannot find the object there, so neither saves nor trains it",
+            f"{type(model).__qualname__}: the framework cannot find it there, so it is neither saved nor trained",
             f"put it in {backend.lists_layers}{instead}",
         )
 
@@ -383,8 +383,8 @@ def _readable(part: Any) -> dict[str, Any]:
         if _holds(_Attribute(key, {}, key, value)):
             name = type(part).__qualname__
             raise ContainerError(
-                f"the slot {key} of the class {name} holds tensors, which a move or a copy of the model would leave "
-                f"out; remove {key!r} from __slots__"
+                f"the slot {key} of the class {name} contains tensors, which a move or copy of the model would "
+                f"miss; remove {key!r} from __slots__"
             )
     own_dict: dict[str, Any] = vars(part)
     return own_dict

@@ -321,7 +321,7 @@ def _device_of(x: object) -> Device:
         common = _common_device(contents.places(x, ""))
     if common is None:
         raise NotATensorError(
-            f"{shown(x)} of type {type(x).__qualname__} holds no tensor, so it has no device; pass a tensor or a model"
+            f"{shown(x)} of type {type(x).__qualname__} contains no tensor, so it has no device; pass a tensor or model"
         )
     return common
 

@@ -105,7 +105,7 @@ class JaxEngine(Engine):
         method of this class."""
         # a pair of ranks requires a separate connection, which JAX can no longer establish in a later world
         if verb in ("send", "recv") and not self._is_first:
-            return "JAX can connect two processes only in the first world of a process"
+            return "JAX can connect a pair of ranks only in the first processes() block of a program"
         return None
 
     def all_reduce(self, x: jax.Array, op: str) -> jax.Array:
@@ -246,7 +246,7 @@ def _initialize(group: Group) -> bool:
     if "0" in group.exchange(str(int(has_same_rank))):
         raise LaunchError(
             f"JAX has already been used on rank {', '.join(map(str, started_ranks))}, but it can connect to other "
-            f"processes only before it makes its first array; enter xdevice.distributed.processes() earlier, or "
+            f"processes only before it creates its first array; enter xdevice.distributed.processes() earlier, or "
             f"choose engine='torch:gloo'"
         )
     return jax.distributed.is_initialized()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _ARGUMENTS: Final = {
     "lr": "learning_rate", "beta1": "b1", "beta2": "b2", "alpha": "decay", "eps": "eps", "momentum": "momentum",
     "nesterov": "nesterov", "centered": "centered", "initial_accumulator_value": "initial_accumulator_value",
-    "weight_decay": "weight_decay", "clip": "optax.clip_by_global_norm, clip_by_block_rms or clip sets the clipping",
+    "weight_decay": "weight_decay",
+    "clip": "set the clipping with optax.clip_by_global_norm, clip_by_block_rms or clip",
 }  # fmt: skip
 _ROOT: Final = {"eps_enters": "eps_in_sqrt=False adds eps to the root"}
 

@@ -54,8 +54,8 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         if not unstarted.is_started():
             return None
         return (
-            "JAX has already been used, so its devices are fixed; move `import xdevice`, with XDEVICE_VIRTUAL_GPUS "
-            "set, above `import jax`, or xdevice.virtual_gpus(n) above the first use of JAX"
+            "JAX has already been used, so its devices are fixed; set XDEVICE_VIRTUAL_GPUS and move `import xdevice` "
+            "above `import jax`, or call xdevice.virtual_gpus(n) before the first use of JAX"
         )
 
     def make_virtual_gpus(self, n: int) -> None:

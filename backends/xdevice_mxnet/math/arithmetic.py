@@ -102,7 +102,7 @@ def _refusing_gradients(name: str, function: Callable[..., Any]) -> Callable[...
         if mx.autograd.is_recording() and builtins.any(map(_is_recorded, (x, *others))):
             raise UnsupportedError(
                 f"mxnet cannot compute the gradient of {name}, and would use zeros instead; use another backend, or "
-                f"pass constants: xdevice.math.stop_gradient(x)"
+                f"make the input a constant: xdevice.math.stop_gradient(x)"
             )
         return function(x, *others)
 

@@ -97,7 +97,7 @@ class MxnetGradients(Gradients):
         is recording."""
         if nested or mx.autograd.is_recording():
             raise self.unsupported(
-                "computing gradients while MXNet records operations, because most of them have no second gradient",
+                "computing gradients while MXNet records operations, because most operations have no second gradient",
                 "compute the gradients outside value_and_grad and autograd.record(), or inside autograd.pause()",
             )
         arithmetic.enter()

@@ -237,7 +237,7 @@ class MxnetOptimizers(Optimizers):
         arguments = (
             _NAMES[kind]
             | _COMMON_NAMES
-            | {"clip": "clip_gradient sets the value to which gradients are clipped"}
+            | {"clip": "set the largest absolute value of a gradient with clip_gradient"}
         )
         return terms.Optimizer(
             kind, type(mx_optimizer).__name__, settings, tuple(parameters), arguments

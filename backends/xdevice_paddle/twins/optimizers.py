@@ -58,7 +58,7 @@ _CLIP: Final = {
     "clip": "grad_clip accepts a paddle.nn.ClipGradByGlobalNorm, ClipGradByNorm or ClipGradByValue"
 }
 _DECAY: Final = {
-    "decay": "paddle.optimizer.Adam couples the decay, and paddle.optimizer.AdamW does not"
+    "decay": "choose paddle.optimizer.Adam (added) or paddle.optimizer.AdamW (subtracted)"
 }
 # for each kind, Paddle's names of the state by PyTorch's names
 _SLOTS: Final = {

@@ -59,7 +59,10 @@ def register(n: int, kind: str) -> str | None:
     # raised for a version of Paddle that lacks the header, a member of the struct, or the function
     # in its library
     except (OSError, LookupError, AttributeError) as error:
-        return f"Paddle 2.6.2 and 3.3.1 support virtual GPUs, but not this version ({type(error).__name__}: {error})"
+        return (
+            f"Paddle 2.6.2 and 3.3.1 support virtual GPUs, but this version does not "
+            f"({type(error).__name__}: {error})"
+        )
     return None
 
 

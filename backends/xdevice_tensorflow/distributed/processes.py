@@ -108,7 +108,7 @@ class TensorflowEngine(Engine):
         """Returns why a collective is refused for a dtype, or None if it is supported. `verb` is the name of a method
         of this class, and `op` is "sum", "max", "min" or None."""
         if verb in ("all_reduce", "reduce_scatter") and op != "sum" and dtype == "uint64":
-            return "uint64 is reduced as int64, in which values from 2**63 on are negative"
+            return "uint64 is reduced as int64, which represents values of 2**63 or more as negative numbers"
         return None
 
     def all_reduce(self, x: Any, op: str) -> Any:
@@ -240,7 +240,7 @@ def _join(group: Group, name: str, is_started: bool) -> None:
     if started_ranks:
         raise LaunchError(
             f"TensorFlow has already been used on rank {', '.join(started_ranks)}, but it can connect to other "
-            f"processes only before it makes its first tensor; enter xdevice.distributed.processes() earlier, or "
+            f"processes only before it creates its first tensor; enter xdevice.distributed.processes() earlier, or "
             f"choose engine='torch:gloo'"
         )
     cluster = tf.train.ClusterSpec(

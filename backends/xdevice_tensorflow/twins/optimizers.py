@@ -77,9 +77,9 @@ other frameworks."""
 # argument
 _COMMON_NAMES: Final = {
     "lr": "learning_rate", "weight_decay": "weight_decay", "accumulation": "gradient_accumulation_steps",
-    "moving_average": "use_ema and ema_momentum set the moving average",
+    "moving_average": "set the moving average with use_ema and ema_momentum",
     "gradient_scale": "scale the loss with optimizer.scale_loss(loss), which compensates for loss_scale_factor",
-    "clip": "global_clipnorm, clipnorm or clipvalue sets the clipping",
+    "clip": "set the clipping with global_clipnorm, clipnorm or clipvalue",
 }  # fmt: skip
 
 

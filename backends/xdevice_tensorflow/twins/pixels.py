@@ -292,7 +292,7 @@ def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
     # sizes
     is_known = reshape.size is not None and reshape.size == _product(reshape.shape)
     if reshape.makes_image or not is_known or not _is_called_once(reshape.op):
-        return "the sizes of the reshape do not show which number is which pixel"
+        return "the shape of the reshape does not show which number belongs to which pixel"
     # an axis that is kept, such as that of a sequence, may be an axis of the image
     if len(nodes_of(reshape.op)[0].output_tensors[0].shape) != 2:
         return "the result of the reshape has more than one axis"
@@ -348,7 +348,7 @@ def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
         if len(before) != 1 or not (
             _is_one_of(op, (kl.Dense, *_STILL)) or _is_elementwise_function(op)
         ):
-            return f"{_class_and_name(op)}, which may move numbers or have more inputs, follows the reshape"
+            return f"{_class_and_name(op)}, which may reorder numbers or have several inputs, follows the reshape"
         op = before[0]
     return ""
 

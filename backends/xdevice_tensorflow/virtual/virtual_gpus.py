@@ -91,8 +91,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         if not is_started():
             return None
         return (
-            "TensorFlow has already been used, so its devices are fixed; move `import xdevice`, with "
-            "XDEVICE_VIRTUAL_GPUS set, above `import tensorflow`, or xdevice.virtual_gpus(n) above its first use"
+            "TensorFlow has already been used, so its devices are fixed; set XDEVICE_VIRTUAL_GPUS and move `import "
+            "xdevice` above `import tensorflow`, or call xdevice.virtual_gpus(n) before the first use of TensorFlow"
         )
 
     def make_virtual_gpus(self, n: int) -> None:

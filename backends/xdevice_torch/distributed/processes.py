@@ -108,7 +108,7 @@ class TorchEngine(Engine):
         """Returns why a collective is not supported, or None if it is supported. `verb` is the
         name of a method of this class, and `op` is "sum", "max", "min" or None."""
         if op in ("max", "min") and dtype == "uint64":
-            return "uint64 is reduced as int64, in which values from 2**63 on are negative"
+            return "uint64 is reduced as int64, which represents values of 2**63 or more as negative numbers"
         return None
 
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:

@@ -165,8 +165,8 @@ class Reading(TorchFunctionMode):
         gradient of a tensor that is not a symbol."""
         if function in _READS and type(args[0]) is not Symbol:
             raise UnsupportedError(
-                "torch does not support reading the memory or the gradient of a tensor that the compiled "
-                "function has not created; pass the tensor as an argument"
+                "torch does not support reading the memory or the gradient of a tensor from outside the compiled "
+                "function; pass the tensor as an argument"
             )
         return function(*args, **(kwargs or {}))
 
@@ -258,7 +258,7 @@ class Recorder(Mode):
         # only PyTorch's own operations are known to do the same in each call
         if func.namespace != "aten":
             raise self._refuse(
-                f"compiling {func}, an operation of another library",
+                f"compiling {func}, which is not an operation of PyTorch itself",
                 "call it outside the function",
             )
         depends_on_values = any(tag in func.tags for tag in _VALUE_DEPENDENT)

@@ -203,9 +203,9 @@ class OnlyOn(Mode):
         `func` that are on a wrong device."""
         if elsewhere:
             raise DeviceMismatchError(
-                f"the task reads, makes or writes a tensor on {elsewhere[0].device} ({func}), but its graph is for "
-                f"{self._place}, so a replay would omit this operation; keep this operation out of the task (for an "
-                f"optimizer of torch.optim, set capturable=True), or capture the task on that device"
+                f"the task uses a tensor on {elsewhere[0].device} ({func}), but its graph is for {self._place}, so a "
+                f"replay would omit this operation; move the operation out of the task, or capture the task on that "
+                f"device. For an optimizer of torch.optim, set capturable=True"
             )
 
 

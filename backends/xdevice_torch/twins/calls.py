@@ -52,8 +52,8 @@ def _refuse_hidden(path: str, module: Module, backend: Calls) -> None:
         )
     if isinstance(module, torch.nn.DataParallel) and len(module.device_ids) > 1:
         raise backend.unsupported(
-            f"tracing the layers of {name}, because it calls a copy of each on {len(module.device_ids)} devices",
-            "trace the module inside it, its attribute `module`",
+            f"tracing the layers of {name}, because it runs a copy of each layer on {len(module.device_ids)} devices",
+            "trace the wrapped module, which is its attribute `module`",
         )
 
 

@@ -126,7 +126,7 @@ _ARGUMENTS: Final = {name: name for name in _SAME} | {
     "clip": "call torch.nn.utils.clip_grad_norm_ or clip_grad_value_ between backward() and step()",
     "gradient_scale": "multiply the loss by the scale",
 }
-_DECAY: Final = {"decay": "torch.optim.Adam couples the decay, and torch.optim.AdamW does not"}
+_DECAY: Final = {"decay": "choose torch.optim.Adam (added) or torch.optim.AdamW (subtracted)"}
 
 
 _pre_hooks = private.field("torch.optim.Optimizer._optimizer_step_pre_hooks")

@@ -80,8 +80,8 @@ def why_not() -> str | None:
     taken = torch.device(_FREE).type
     if taken not in (_FREE, NAME):
         return (
-            f"{taken} already uses torch's only slot for a foreign device type in this process; do not import the "
-            f"package that registers {taken}"
+            f"torch supports only one additional device type in a process, and {taken} is already registered; do not "
+            f"import the package that registers {taken}"
         )
     return None
 
@@ -280,7 +280,7 @@ def _memory_info(index: int) -> tuple[int, int]:
     usage = operations.limits.ledger.memory(index)
     if usage.total is None:
         raise UnsupportedError(
-            "a virtual GPU uses the host's memory without a limit of its own; set a limit: "
+            "this virtual GPU has no memory limit, because it uses the host's memory; set a limit: "
             "XDEVICE_VIRTUAL_GPUS=2:memory=8GB"
         )
     return usage.free, usage.total

@@ -222,17 +222,17 @@ WRONG = [
     (
         lambda: random.uniform(2, high=float("inf")),
         xdevice.errors.ArgumentError,
-        "high must be a number that float32 can hold",
+        "high must be a number that fits in float32",
     ),
     (
         lambda: random.uniform(2, high=float("nan")),
         xdevice.errors.ArgumentError,
-        "high must be a number that float32 can hold",
+        "high must be a number that fits in float32",
     ),
     (
         lambda: random.uniform(2, high=1e39),
         xdevice.errors.ArgumentError,
-        "float32 can hold, not 1e",
+        "fits in float32, not 1e",
     ),
     (
         lambda: random.uniform(2, low=-3e38, high=3e38),

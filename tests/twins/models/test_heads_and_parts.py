@@ -98,7 +98,7 @@ def test_a_backbone_finds_its_place_in_a_model(net):
     state = xdevice.models.convert_state(net.state_dict(), "paddle", like=like, skip=["head"])
     assert state.done == [
         "added 'net.' in front of 9 names",
-        "head.weight, head.bias of paddle stay as they are, as skip= says",
+        "head.weight, head.bias of paddle stay as they are, because of skip=",
     ]
     before = like.head.weight.numpy().copy()
     xdevice.load(state, into=like)

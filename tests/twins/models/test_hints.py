@@ -13,9 +13,7 @@ torch = framework("torch")
 paddle = framework("paddle")
 nn = torch.nn
 pn = paddle.nn
-COMPUTES = (
-    "not compared: computation and settings of {}, whose kind comes from kinds= or shapes"
-)
+COMPUTES = "not compared: computation and settings of {}, because the kind is known only from kinds= or shapes"
 
 
 class Scaled(nn.Module):

@@ -485,7 +485,7 @@ def test_a_norm_of_groups_comes_from_gluon_with_the_channels_of_the_other(there)
     source, like = randomised("mxnet", gluon_groups()), randomised(there, group_norm(there), 1)
     unmapped = xdevice.models.convert_state(source, there).unmapped
     assert set(unmapped) >= {"gamma", "beta"}
-    assert "does not say how many channels" in unmapped["gamma"]
+    assert "does not state the number of channels" in unmapped["gamma"]
     xdevice.load(xdevice.models.convert_state(source, there, like=like), into=like)
     assert apart(outputs(there, like, IMAGE), outputs("mxnet", source, IMAGE)) < 5e-7
 
@@ -687,8 +687,8 @@ def test_linear_layers_named_like_projections_are_an_attention_where_the_other_h
     source, like = randomised("torch", linears("torch", names)), attention("tensorflow")
     state = xdevice.models.convert_state(source, "tensorflow", like=like)
     assert state.differences == [
-        "not compared: heads, scale and masks of multi_head_attention, which in torch are in the code around linear "
-        "layers"
+        "not compared: heads, scale and masks of multi_head_attention, because torch has them in the code around "
+        "linear layers"
     ]
     xdevice.load(state, into=like)
     inputs = torch.tensor(np.random.default_rng(3).normal(size=(3, 2, 5, 4)).astype("float32"))
@@ -707,8 +707,8 @@ def test_linear_layers_named_like_projections_are_an_attention_where_the_other_h
     assert apart(attended("tensorflow", like), expected) < 1e-6
     back = linears("paddle", names)
     assert xdevice.models.convert_state(like, "paddle", like=back).differences == [
-        "not compared: heads, scale and masks of multi_head_attention, which in paddle are in the code around linear "
-        "layers"
+        "not compared: heads, scale and masks of multi_head_attention, because paddle has them in the code around "
+        "linear layers"
     ]
 
 

@@ -130,7 +130,7 @@ DIFFERENT = [
      ["eps: 1e-08 in torch's Adam, 1.01e-08 in paddle's Adam; epsilon=1e-08 in paddle's Adam makes them equal"]),
     ("AdamW", {"weight_decay": 0.01}, "paddle", "Adam", {"learning_rate": 1e-3, "weight_decay": 0.01},
      ["decay: subtracted from the weight, as lr * weight_decay * w in torch's AdamW, added to the gradient in "
-      "paddle's Adam; paddle.optimizer.Adam couples the decay, and paddle.optimizer.AdamW does not"]),
+      "paddle's Adam; choose paddle.optimizer.Adam (added) or paddle.optimizer.AdamW (subtracted)"]),
     ("AdamW", {"betas": (0.9, 0.999)}, "paddle", "AdamW", {"learning_rate": 1e-3, "beta2": 0.9991}, ["beta2: "]),
     # of defaults
     ("Adam", {}, "tensorflow", "Adam", {}, ["eps_enters: 1e-08 added to the root in torch's Adam, 1e-07 added to "]),
@@ -590,7 +590,7 @@ def test_a_frozen_parameter_on_one_side_is_an_error_or_left_as_it_is():
     state = xdevice.models.convert_state(net, "paddle", like=other)
     with pytest.raises(
         xdevice.errors.StateError,
-        match=r"paddle's Adam updates no parameter made from conv.weight, conv.b",
+        match=r"paddle's Adam updates no parameter that was converted from conv.weight, conv.b",
     ):
         xdevice.models.convert_optimizer(one, frozen, state, models=(net, other))
 

@@ -39,7 +39,7 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
         long, "torch", like=short, names={"places[2:]": "places"}, inputs=x
     )
     assert state.done == [
-        "rows 2 to 6 of the 7 rows of places, as names= says; the other rows are left out"
+        "rows 2 to 6 of the 7 rows of places, because of names=; the other rows are left out"
     ]
     assert "from places.weight, a part of it" in str(state)
     xdevice.load(state, into=short)
@@ -50,7 +50,7 @@ def test_names_ask_for_rows_of_the_source_or_the_target(is_bare):
         short, "torch", like=long, names={"places": "places[2:]"}, inputs=x
     )
     assert state.done == [
-        "rows 2 to 6 of the 7 rows of places, as names= says; the other rows are zeros"
+        "rows 2 to 6 of the 7 rows of places, because of names=; the other rows are zeros"
     ]
     xdevice.load(state, into=long)
     assert not long.places.weight[:2].any()

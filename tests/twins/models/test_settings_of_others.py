@@ -598,5 +598,5 @@ def test_settings_that_kinds_does_not_tell_are_not_compared():
     state = xdevice.models.convert_state(source, "paddle", like=like, kinds={"1": "batch_norm"})
     assert (
         state.differences[0]
-        == "not compared: computation and settings of 1, whose kind comes from kinds= or shapes"
+        == "not compared: computation and settings of 1, because the kind is known only from kinds= or shapes"
     )

@@ -394,7 +394,7 @@ def test_settings_that_nobody_tells_are_listed_as_not_compared():
     assert xdevice.models.convert_state(
         norm, "paddle", like=like, kinds={"0": "layer_norm"}
     ).differences == [
-        "not compared: computation and settings of 0, whose kind comes from kinds= or shapes"
+        "not compared: computation and settings of 0, because the kind is known only from kinds= or shapes"
     ]
 
 
@@ -502,7 +502,7 @@ def test_without_like_the_order_behind_a_flatten_is_in_doubt():
     for there, here in (("tensorflow", True), ("paddle", False), ("numpy", False)):
         lines = xdevice.models.convert_state(source, there).differences
         assert (
-            any(line.startswith("fc: without like= the order of the pixels") for line in lines)
+            any(line.startswith("fc: without like=, the order of the pixels") for line in lines)
             == here
         )
     assert "fc/kernel" in xdevice.models.convert_state(like, "tensorflow").unmapped

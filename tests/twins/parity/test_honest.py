@@ -143,7 +143,7 @@ def test_numbers_that_are_drawn_anew_in_float64_are_not_taken_for_rounding():
     values, others = recorded_twice([2.0, 4.0], [-1.0, 0.5])
     with pytest.raises(
         xdevice.errors.RecordingError,
-        match=r"cannot calibrate: loss, step 0, is off by 3 in the run in float64",
+        match=r"cannot calibrate: loss, step 0, is off by 3 in the reference's run in float64",
     ):
         noise.measure(values, {"float64": others, "jitter:1": values})
     # zero except for rounding

@@ -52,7 +52,7 @@ FAULTS = {
     "eps": "the first layer that differs is 1 (BatchNorm2D) of paddle",
     "slope": "in between, paddle calls 2 (LeakyReLU), 3 (Flatten), and torch calls 2 (ReLU), 3 (Flatten)",
     "loss": "the first gradient that differs is the gradient of the output of 4 (Linear), which is off by 1 of its "
-    "largest value; the cause lies between this layer and the loss",
+    "largest value; the cause is between this layer and the loss",
     "rate": "step 1",
 }
 
@@ -179,7 +179,7 @@ def test_nan_on_one_side_is_no_other_shape(tmp_path, torch):
     actual = traced_by(tmp_path, "other", lambda: other(x))
     ((_, _, comparison),) = traced_calls.compare(actual, expected)
     assert (comparison.ok, comparison.problem, comparison.abs) == (False, "values", None)
-    assert "different: NaN, an infinity or a whole number differs" in comparison.text
+    assert "different: a NaN, an infinity or an integer differs" in comparison.text
 
 
 def test_another_shape_is_called_so(tmp_path, torch):
@@ -203,7 +203,7 @@ def test_other_inputs_are_told(tmp_path, torch):
     actual = traced_by(tmp_path, "other", lambda: net(torch.zeros(2, 3)))
     ((_, _, comparison),) = traced_calls.compare(actual, expected)
     assert not comparison.ok
-    assert "no call has the inputs of a call of the reference" in comparison.text
+    assert "no call has the same inputs as a call of the reference" in comparison.text
 
 
 @pytest.mark.slow

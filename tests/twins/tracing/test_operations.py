@@ -286,7 +286,7 @@ def test_what_is_not_combined_is_refused(tmp_path):
     script.write_text("")
     done = python("-m", "xdevice", "parity", str(script), "--trace", "--operations")
     assert done.returncode == 2
-    assert "use only one of these" in done.stderr
+    assert "omit --trace or" in done.stderr
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])

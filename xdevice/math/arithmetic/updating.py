@@ -149,7 +149,7 @@ class Rows:
         if len(other_paths) > len(paths):
             i = next(i for i, path in enumerate(other_paths) if path not in paths)
             raise ContainerError(
-                f"{name}{tree.path(i)} has no parameter: {self._name} and {name} differ in structure"
+                f"{name}{tree.path(i)} belongs to no parameter: {self._name} and {name} differ in structure"
             )
         return [by_path[path] for path in paths]
 

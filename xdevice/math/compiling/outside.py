@@ -188,8 +188,8 @@ class OutsideVariables:
         # of them is refused
         for attribute in _PATHS_TO_OTHER_CODE.intersection(names):
             raise UnsupportedError(
-                f"{name} reads {attribute}, through which it can reach variables that a compiled function cannot "
-                "watch; pass the tensors and numbers in these variables as arguments"
+                f"{name} uses {attribute}, which may lead to variables that a compiled function cannot check for "
+                "changes; pass the tensors and numbers that it needs as arguments"
             )
         # an import inside the function reads a module, which must be a library
         for imported in _imports(function.__code__, names):

@@ -280,7 +280,9 @@ def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
     device = _device(backend, item.config.stash[settings_key])
     lacking = [name for name in needed if not is_dtype_supported(name, device)]
     if lacking:
-        reason = f"needs {', '.join(lacking)}, which {device} of {backend.name} cannot hold"
+        reason = (
+            f"needs {', '.join(lacking)}, which {device} of {backend.name} does not support"
+        )
         raise pytest.skip.Exception(reason, _use_item_location=True)
 
 

@@ -17,7 +17,7 @@ MARKERS: Final = {
     "xd_skip": "xd_skip(*backends, reason): skip this test on these backends",
     "xd_xfail": "xd_xfail(*backends, reason, raises=None, strict=False, run=True): expect it to fail on these backends",
     "xd_needs_gpu": "xd_needs_gpu(n=1): skip this test if the backend finds fewer than n GPUs",
-    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip this test if xd_device cannot hold one of these dtypes",
+    "xd_needs_dtype": "xd_needs_dtype(*dtypes): skip this test if xd_device does not support one of these dtypes",
     "xd_tol": "xd_tol(*backends, rtol=, atol=, ...): arguments for assert_parity, on these backends or on all",
 }
 """The markers of this plugin, with the descriptions that `pytest --markers` shows."""

@@ -303,7 +303,7 @@ class Suite:
     def long_work(self, device: Device) -> Work:
         """Returns work that has just begun on a device. Skips the check if the samples have no such work."""
         work: Work = skip_if_none(
-            self.samples.long_work(device), "work that tells whether it is complete"
+            self.samples.long_work(device), "work whose completion can be checked"
         )
         return work
 

@@ -466,7 +466,9 @@ class CreationChecks(Suite):
     @once
     def test_memory_is_adopted_in_place(self) -> None:
         """An array must be converted without a copy if its memory complies with the rules that `takes` returns."""
-        rules = skip_if_none(self.adapter.takes(), "a framework that adopts memory of others")
+        rules = skip_if_none(
+            self.adapter.takes(), "a framework that can use the memory of other frameworks"
+        )
         assert rules.alignment >= 1
         assert rules.strides in ("any", "forward", "compact")
         for name in self.dtypes():

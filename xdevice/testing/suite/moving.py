@@ -103,7 +103,7 @@ class MovingChecks(Suite):
             self.make()
         ):
             pytest.skip(
-                f"{self.backend} may share the memory of tensors on the host, because nobody can write into these"
+                f"{self.backend} may share the memory of tensors on the host, because its tensors cannot be written"
             )
         for name, x in self.odd_tensors().items():
             moved = xdevice.to_device(x, there)

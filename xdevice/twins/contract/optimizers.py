@@ -35,9 +35,7 @@ INSIDE: Final = "under the root"
 # values of the setting decay, the way in which weight_decay changes the step
 COUPLED: Final = "added to the gradient"
 DECOUPLED: Final = "subtracted from the weight, as lr * weight_decay * w"
-BEHIND: Final = (
-    "added to the gradient, and in the momentum that is kept with the weight after the step"
-)
+BEHIND: Final = "added to the gradient; the stored momentum uses the weight after the step"
 """Only Gluon's NAG has this value: its kernel writes the new weight before it reads the weight for the momentum."""
 SIGN: Final = "added to the gradient as a sign (L1)"
 

@@ -213,7 +213,7 @@ def _without_skipped(
     )
     names = [name for name in source_twin.variables if reading.is_skipped(name, skip)]
     if names:
-        state.done.append(f"{some_of(names)} of {source_twin.name} left out, as skip= says")
+        state.done.append(f"{some_of(names)} of {source_twin.name} left out, because of skip=")
     source_twin = reading.without(source_twin, skip)
     if target_twin is not None:
         state.skipped = [
@@ -221,7 +221,7 @@ def _without_skipped(
         ]
         if state.skipped:
             state.done.append(
-                f"{some_of(state.skipped)} of {target_twin.name} stay as they are, as skip= says"
+                f"{some_of(state.skipped)} of {target_twin.name} stay as they are, because of skip="
             )
         target_twin = reading.without(target_twin, skip)
     return source_twin, target_twin

@@ -298,10 +298,10 @@ class Lister:
         more = f" and {len(attentions) - 1} more" if len(attentions) > 1 else ""
         order = ""
         if any(len(part.of) > 1 for _, layer, _ in attentions for part in layer.parts):
-            order = "; one of these layers is assumed to have the rows of query, key and value in this order"
+            order = "; one linear layer is assumed to contain the rows of query, key and value in this order"
         yield (
-            f"not compared: heads, scale and masks of {other.path or 'the attention'}{more}, which in {twin.name} are "
-            f"in the code around linear layers{order}"
+            f"not compared: heads, scale and masks of {other.path or 'the attention'}{more}, because {twin.name} has "
+            f"them in the code around linear layers{order}"
         )
 
     def _layers_not_read(self) -> Iterator[str]:
@@ -316,7 +316,10 @@ class Lister:
             if one.kind != _TENSOR and ((is_model and is_unread(one)) or is_unread(other))
         ]
         if paths:
-            yield f"not compared: computation and settings of {some_of(paths)}, whose kind comes from kinds= or shapes"
+            yield (
+                f"not compared: computation and settings of {some_of(paths)}, because the kind is known only from "
+                f"kinds= or shapes"
+            )
 
     def _single_tensors(self) -> Iterator[str]:
         """Yields a line that lists the paired tensors outside any known layer."""
@@ -403,7 +406,7 @@ class Lister:
             more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
             yield (
                 f"not compared: the axis of {layer.path or layer.kind}{more}, which is {layer.settings[layouts.AXIS]} "
-                f"in {twin.name}, and the second axis in {other.name}; these are the same only if the code moves axes"
+                f"in {twin.name} and the second axis in {other.name}; these are the same only if the code moves axes"
                 f"{_RUN_BOTH}"
             )
 

@@ -161,7 +161,7 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
     if not changed or len(set(new.values())) < len(new):
         return source
     name, new_name = next(iter(changed.items()))
-    done.append(f"read {name} as {new_name}, and {len(changed) - 1} more names likewise")
+    done.append(f"read {name} as {new_name}, and {len(changed) - 1} more names in the same way")
     return {new[name]: value for name, value in source.items()}
 
 
@@ -384,7 +384,9 @@ def _require_known(
     doubtful = [layer for layer in layers if layer.path in reading.doubts]
     if doubtful:
         path = doubtful[0].path
-        more = f", nor those of {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
+        more = (
+            f", nor the kinds of {len(doubtful) - 1} more layers" if len(doubtful) > 1 else ""
+        )
         names = [part.name for layer in doubtful for part in layer.parts]
         raise StateError(
             f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not determine its kind"

@@ -315,8 +315,8 @@ _NONE: Final = "no setting makes them equal"
 # the advice for settings that no argument can make equal
 _REMEDIES: Final = {
     "hooks": "xdevice does not read the code of hooks: compare the optimizers step by step",
-    "momentum_holds": f"{_NONE} except a constant learning rate: when the rate changes, multiply the momentum that is "
-    f"a sum of steps by the new rate divided by the old rate",
+    "momentum_holds": f"{_NONE} except a constant learning rate; whenever the rate changes, multiply the momentum that "
+    f"is a sum of steps by new rate / old rate",
     "schedule": "give both the same learning rate at each step, and compare their steps, because a schedule is code",
 }
 
@@ -356,7 +356,7 @@ def _remedy_of_eps(
     """Returns advice for two optimizers that add eps at different places in the formula. The advice names the closest
     setting of the target, if there is one."""
     if terms.UNCORRECTED not in (our_settings["eps_enters"], their_settings["eps_enters"]):
-        return f"{_NONE}: they agree only as eps goes to 0"
+        return f"{_NONE}: they agree only as eps approaches 0"
     # at the first step, the root of the corrected second moment is 1 / sqrt(1 - beta2) times the uncorrected root
     root = math.sqrt(1 - our_settings["beta2"])
     eps = (
@@ -367,7 +367,7 @@ def _remedy_of_eps(
     argument = theirs.optimizer.arguments.get("eps", "eps")
     return (
         f"{_NONE}, because the correction changes with each step: {argument}={eps:.3g} makes the first step equal, "
-        f"and others nearly equal for gradients of 1e-2 or more"
+        f"and later steps nearly equal for gradients of 1e-2 or more"
     )
 
 
@@ -384,7 +384,7 @@ def _remedy_of_decay(
     elif our_settings["decay"] == terms.DECOUPLED:
         instead = f"set weight_decay=0 in {theirs}, and multiply the weights by 1 - lr * weight_decay before each step"
     else:
-        instead = "set weight_decay=0 on both sides, and put the decay into the loss"
+        instead = "set weight_decay=0 on both sides, and add the decay to the loss"
     return f"{_NONE}: {instead}"
 
 
@@ -448,7 +448,9 @@ def _pair_up(
         name for name, x in source.variables.items() if id(x) in updated and id(x) not in used
     ]
     if unused:
-        unpaired.append(f"{theirs} updates no parameter made from {some_of(unused)}")
+        unpaired.append(
+            f"{theirs} updates no parameter that was converted from {some_of(unused)}"
+        )
     # by the `id` of the source's parameter, how often its elements are used
     taken = _elements_taken(pairs)
     # two kinds of sources are left out: a source whose elements are copied into several parameters, because its moments
@@ -488,7 +490,7 @@ def _places(name: str, origins: Sequence[str], source: Twin, target: Twin) -> Ar
     # and does not compute with them, the results differ by exactly `count`. If it moves them one to one, no number
     # occurs twice
     if (shifted_places - places != count).any() or len(np.unique(places)) < places.size:
-        return f"it is computed from {' and '.join(origins)}, so its moments cannot be computed from theirs"
+        return f"it is computed from {' and '.join(origins)}, so its moments cannot be derived from their moments"
     return places
 
 

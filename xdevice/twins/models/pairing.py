@@ -113,9 +113,9 @@ def spelled_out(names: Names, source: Twin) -> dict[str, str]:
         if not fitting or target_path.count("*") > source_path.count("*"):
             raise StateError(
                 f"names= contains {shown(source_path)}: {shown(target_path)}, but the first path must match a layer, "
-                f"and contain at least as many '*' as the second: it matches {len(fitting)} layers of {source.name} "
-                f"and contains {source_path.count('*')} '*', the second contains {target_path.count('*')}; the layers "
-                f"are {some_of(paths)}"
+                f"and contain at least as many '*' as the second. It matches {len(fitting)} layers of {source.name}, "
+                f"and the paths contain {source_path.count('*')} and {target_path.count('*')} '*'. The layers are "
+                f"{some_of(paths)}"
             )
         first, *pieces = target_path.split("*")
         # matches beyond the last `*` of the target are dropped
@@ -319,7 +319,7 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
     ]
     advice = "say "
     if hints and not same_kind:
-        advice = f"say {' or '.join(hints)} if names and shapes mislead, or "
+        advice = f"pass {' or '.join(hints)} if names and shapes mislead, or say "
     # "" unless both are embeddings with different numbers of rows; if so, the message needs no "; " before it
     rows = advice_on_rows(one, ours.get("weight"), other, theirs.get("weight"))
     difference = (

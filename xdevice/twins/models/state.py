@@ -387,7 +387,7 @@ class Writer:
                     array=np.zeros_like(weight, shape=weight.shape[:1])
                 )
                 self._state.differences.append(
-                    f"{part.name}: {self._source.name} has no {name}, so zeros are in its place"
+                    f"{part.name}: {self._source.name} has no {name}, so it is set to zeros"
                 )
 
     def _list_missing(self, part: Part, missing: list[str]) -> None:

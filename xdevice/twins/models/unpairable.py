@@ -236,8 +236,8 @@ def _advice_on_names(likely: Names) -> str:
     guesses = ", ".join(f"{one!r}: {other!r}" for one, other in list(likely.items())[:_GUESSES])
     more = ", ..." if len(likely) > _GUESSES else ""
     return (
-        f"Say which layer is which: names={{{guesses}{more}}} (a guess from the names; the error's `pairs` is the "
-        f"whole guess, a dict for names=), or give one batch as inputs="
+        f"Say which layer is which: names={{{guesses}{more}}} (a guess from the names; the error's attribute "
+        f"`pairs` has the whole dict), or give one batch as inputs="
     )
 
 

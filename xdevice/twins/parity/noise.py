@@ -132,9 +132,9 @@ def _refuse_redrawn(
         and in_float64 > multiple * in_moved_runs
     ):
         raise RecordingError(
-            f"cannot calibrate: {call.name}, step {call.step}, is off by {in_float64:.2g} in the run in float64 of the "
-            f"reference, which is more than rounding can cause, because a framework's own generator draws different "
-            f"numbers in float64. Take initial weights from xdevice.random, xdevice.load or a checkpoint"
+            f"cannot calibrate: {call.name}, step {call.step}, is off by {in_float64:.2g} in the reference's run in "
+            f"float64, which is more than rounding can cause. A framework's own generator draws different numbers in "
+            f"float64: take initial weights from xdevice.random, xdevice.load or a checkpoint"
         )
 
 

@@ -122,8 +122,8 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
     parting = programs.part()
     if parting is None:
         yield (
-            "each operation has an equal counterpart on the other side; rounding or another order of axes may be the "
-            "cause"
+            "each operation has an equal counterpart on the other side; the difference may come from rounding, or from "
+            "another order of axes"
         )
         return
     yield parting_text(parting, actual.backend.name, expected.backend.name)

@@ -47,7 +47,7 @@ _NAMED: Final = 4
 _NOTHING: Final = "recorded nothing, so nothing can be compared with it; call xdevice.parity.log, or pass --trace"
 # the note if the runs with moved numbers recorded the same values as the usual run
 _UNMOVED: Final = (
-    "calibrating has changed no recorded value, because the script does not get its numbers from xdevice.tensor, "
+    "calibration changed no recorded value, because the script does not get its numbers from xdevice.tensor, "
     "random, load or convert_state; only the run in float64 shows the effect of rounding"
 )
 
@@ -138,8 +138,8 @@ class RunFolder(NamedTuple):
             yield from backend.float32_note()
         if self.calibration and self.reference.calls:
             yield (
-                f"calibrated: each recorded value in float32 may differ by 8 times the effect of rounding alone in "
-                f"{self.reference.name}"
+                f"calibrated: each recorded value in float32 may differ by up to 8 times the effect of rounding alone "
+                f"in {self.reference.name}"
             )
             if moved_nothing(self.reference.calls, self.calibration):
                 yield _UNMOVED

@@ -147,7 +147,7 @@ def compare(actual: Traces, expected: Traces) -> Iterator[tuple[str, TracedCall,
         name = f"model {model + 1}, {first.type}"
         pairs = list(_pair_calls(ours, theirs))
         if not pairs:
-            no_call = f"no call of such a model was traced on {actual.backend}"
+            no_call = f"no call of a corresponding model was traced on {actual.backend}"
             why = _other_inputs_text(ours[0], first) if ours else no_call
             yield name, first, difference("structure", why)
         for mine, its in pairs:
@@ -182,8 +182,8 @@ def _other_inputs_text(one: TracedCall, other: TracedCall) -> str:
     reference."""
     ours, theirs = ([tuple(x.shape) for x in call.arrays("inputs")] for call in (one, other))
     return (
-        f"no call has the inputs of a call of the reference (the first inputs have the shapes {ours} and {theirs}); "
-        f"draw numbers with xdevice.random or NumPy, which give the same numbers on every backend"
+        f"no call has the same inputs as a call of the reference (the first inputs have the shapes {ours} and "
+        f"{theirs}); draw numbers with xdevice.random or NumPy, which give the same numbers on every backend"
     )
 
 

@@ -135,7 +135,7 @@ class TwoRuns:
                 text = (
                     f"all layers agree in the forward pass; in the backward pass, the first gradient that differs is "
                     f"the gradient of the output of {self._name(calls)}, which is {_error_text(error, *arrays)}; the "
-                    f"cause lies between this layer and {last_compared}"
+                    f"cause is between this layer and {last_compared}"
                 )
                 return FirstDifference(
                     calls.expected.path, text, error, _have_other_shapes(*arrays)
@@ -296,7 +296,7 @@ class TwoRuns:
         ours, theirs = self._suspected_calls(before, behind)
         return FirstDifference(
             path,
-            f"the first difference lies {start}: {value_in_words} is {far}; in between, "
+            f"the first difference is {start}: {value_in_words} is {far}; in between, "
             f"{_listed(self._actual, ours)}, and {_listed(self._expected, theirs)}",
             error,
             _have_other_shapes(*arrays),
@@ -399,14 +399,14 @@ def _listed(run: TracedRun, calls: Calls) -> str:
 
 def _error_text(error: float, ours: Arrays, theirs: Arrays) -> str:
     """Returns a description of an error: its size or, if it is infinite, the reason. The reason is that the shapes of
-    the first arrays differ or, if the shapes are equal, that NaN, an infinity or a whole number differs."""
+    the first arrays differ or, if the shapes are equal, that a NaN, an infinity or an integer differs."""
     if math.isfinite(error):
         return f"off by {error:.2g} of its largest value"
     if not (ours and theirs):
         return "different: one of the two runs has no tensors"
     if _have_other_shapes(ours, theirs):
         return f"of the shape {tuple(ours[0].shape)}, expected {tuple(theirs[0].shape)}"
-    return "different: NaN, an infinity or a whole number differs"
+    return "different: a NaN, an infinity or an integer differs"
 
 
 def _have_other_shapes(ours: Arrays, theirs: Arrays) -> bool:

@@ -241,7 +241,7 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
         for name, other in shared.items()
     ):
         raise ValueError(
-            f"{SHARED} in its metadata must map names that have no tensor of their own to names of tensors in the file"
+            f"{SHARED} in its metadata must map names without a tensor to names of tensors in the file"
         )
     return shared
 

@@ -174,8 +174,8 @@ class Runs:
         if apart <= self.limit:
             yield (
                 f"not compared: the functions after {some_of(sorted(paths))}; on inputs=, exchanging gelu and its tanh "
-                f"form would change the outputs by only {apart:.1g}, and a change of up to {self.limit:.1g} may be "
-                f"rounding. Pass trained weights, or compare the functions in the code"
+                f"approximation would change the outputs by only {apart:.1g}, which may be rounding (up to "
+                f"{self.limit:.1g}). Pass trained weights, or compare the functions in the code"
             )
 
     def _widening(self) -> Iterator[str]:

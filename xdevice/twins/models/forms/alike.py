@@ -71,7 +71,7 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
 def without_channels(twin: Twin) -> Twin:
     """Marks a group norm as not convertible if its number of channels is not known from the framework, and returns the
     changed twin. Called if there is no other model that could supply the number."""
-    why = "it has one number for each group, but does not say how many channels there are; pass a model as like="
+    why = "it has one number for each group, but does not state the number of channels; pass a model as like="
 
     def refuse(rule: layouts.Rule) -> layouts.Rule:
         """Returns a rule that supplies shapes, but refuses to convert values."""

@@ -76,7 +76,7 @@ def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
             is_known = part.rule.order or part.rule.refusal
             if channels and shape[1] > channels and shape[1] % channels == 0 and not is_known:
                 yield (
-                    f"{layer.path}: without like= the order of the pixels after a Flatten is not known, so the "
+                    f"{layer.path}: without like=, the order of the pixels after a Flatten is not known, so the "
                     f"weight may have to be reordered"
                 )
             channels = 0

@@ -81,7 +81,7 @@ def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
         raise StateError(f"names= selects no rows of {layer.path}, which has only {total} rows")
     rest = "the other rows are zeros" if is_target else "the other rows are left out"
     done.append(
-        f"rows {first} to {last - 1} of the {total} rows of {layer.path}, as names= says; {rest}"
+        f"rows {first} to {last - 1} of the {total} rows of {layer.path}, because of names=; {rest}"
     )
     parts = [
         part._replace(rule=layouts.rows(part.rule, first, last, total)) for part in layer.parts
