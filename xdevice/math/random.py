@@ -98,8 +98,7 @@ def uniform(
         shape: non-negative ints; if there are none, the result is a 0-d tensor.
         low: the inclusive lower bound.
         high: the exclusive upper bound.
-        device: any form that `xdevice.device` accepts. None means the device of the `with device:` block, or `cpu:0`
-            outside a block.
+        device: any form that `xdevice.device` accepts; by default, that of the `with device:` block, or `cpu:0`.
         dtype: "float16", "bfloat16", "float32" or "float64", in any framework's form.
 
     Raises the following errors before drawing anything:
