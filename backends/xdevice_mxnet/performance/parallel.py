@@ -34,8 +34,8 @@ class _State:
         """Opens a block in which this thread has the state."""
         # a new object, because a Context stores the context that it replaced, so two threads
         # cannot share a Context
-        context = mx.Context(self._context.device_type, self._context.device_id)
-        with self._semantics.entered(), context, self._scope(self._is_training):
+        own_context = mx.Context(self._context.device_type, self._context.device_id)
+        with self._semantics.entered(), own_context, self._scope(self._is_training):
             yield
 
 
