@@ -124,24 +124,23 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
     last operands come first, because a backward pass computes their gradients first.
     """
     buckets: list[Bucket] = []
-    # maps each kind to the bucket that is not full yet, its size, and its maximum size
+    # gradients of several kinds (backend, dtype and device) may alternate, so each kind has a bucket that is being
+    # filled: maps the kind to this bucket, its size, and its maximum size
     filling: dict[tuple[Any, ...], tuple[Bucket, int, int]] = {}
     for i in reversed(indices):
         operand = operands[i]
         dtype = dtype_of(operand)
         kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
         size = bytes_of(operand)
-        bucket, used, most = filling.get(kind, (Bucket(dtype, []), 0, FIRST_BUCKET_BYTES))
-        # this kind has no bucket yet, or the operand does not fit into its bucket
-        if not bucket.indices or used + size > most:
+        # an empty bucket means that the kind has no bucket yet
+        bucket, used, limit = filling.get(kind, (Bucket(dtype, []), 0, FIRST_BUCKET_BYTES))
+        if not bucket.indices or used + size > limit:
             # only the first bucket of a kind is small; later ones have the full size
-            most = BUCKET_BYTES if bucket.indices else most
+            limit = BUCKET_BYTES if bucket.indices else limit
             bucket, used = Bucket(dtype, []), 0
             buckets.append(bucket)
         bucket.indices.append(i)
-        # gradients of several dtypes may alternate, so for each kind (backend, dtype and device) one bucket is being
-        # filled
-        filling[kind] = bucket, used + size, most
+        filling[kind] = bucket, used + size, limit
     return buckets
 
 
@@ -266,15 +265,16 @@ class Carrier:
         2 ms even for a very small tensor.
         """
         small = [i for i, operand in enumerate(operands) if _is_small(operand)]
-        new = {}
+        results = {}
         # packing a single small tensor would save no time
         for bucket in buckets_of(operands, small) if len(small) > 1 else ():
             bucketed = [operands[i] for i in bucket.indices]
-            new.update(
-                self.write_back_all(bucketed, run_packed(self.pack(bucketed), bucket.dtype))
-            )
-        rest = (operand for operand in operands if id(operand.value) not in new)
-        return new | {id(operand.value): run_one(operand) for operand in rest}
+            vector = run_packed(self.pack(bucketed), bucket.dtype)
+            results.update(self.write_back_all(bucketed, vector))
+        for operand in operands:
+            if id(operand.value) not in results:
+                results[id(operand.value)] = run_one(operand)
+        return results
 
     def all_reduce(self, operand: Operand, op: str, weight: Weight | None) -> Any:
         """Returns the sum, mean, max or min (`op`) of an operand over the ranks. The result is written to the caller's
@@ -310,7 +310,8 @@ class Carrier:
             return lambda: y
         engine, divisor = self.engine, weight.total if weight is not None else self.size
         y = self._summand(y, dtype, weight)
-        # `start_mean` of an engine that cannot work in the background returns None
+        # `start_mean` of an engine that cannot work in the background returns None; the mean is then computed when the
+        # caller waits for it
         wait = engine.start_mean(y, divisor) or (
             lambda: engine.over(engine.all_reduce(y, "sum"), divisor)
         )

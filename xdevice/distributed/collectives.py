@@ -108,12 +108,13 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     if not operands:
         tensors_in(x, "x", "broadcast")
     require_built(operands)
-    parts = [part for operand in operands for part in _variables(operand)]
-    session.require_ready("broadcast", parts)
+    # each model is replaced by its variables, which are sent like tensors
+    variables = [variable for operand in operands for variable in _variables(operand)]
+    session.require_ready("broadcast", variables)
     if session.size == 1:
         _remember(x, _NO_OP)
         return x
-    carrier, unique = session.carrier, _each_once(parts)
+    carrier, unique = session.carrier, _each_once(variables)
 
     # the tensors of an optimizer are sent, but its numbers, such as the learning rate, are only compared
     settings = "".join(
@@ -124,7 +125,8 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
     def describe_call() -> str:
         """Returns the string that describes this call. The string must be the same on all ranks."""
-        return f"broadcast from {root}: {signatures(parts)}{overlap(parts)}{others_text(x)}{settings}"
+        tensors = f"{signatures(variables)}{overlap(variables)}"
+        return f"broadcast from {root}: {tensors}{others_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
         """Sends the tensors, and returns a dict that maps the `id` of each tensor to its result."""
@@ -158,7 +160,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
             {id(scalar.value): scalar.backend.join([scalar.value]) for scalar in scalars},
         )
     carrier = session.carrier
-    # 0-d tensors have no first axis whose length could differ
+    # for each tensor, whether the length of its first axis may differ between the ranks; a 0-d tensor has no such axis
     uneven = [not even and bool(shape_of(operand)) for operand in operands]
 
     def describe_call() -> str:
@@ -166,18 +168,17 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
         return f"all_gather: {signatures(operands, uneven)}{others_text(x)}"
 
     with session.exclusive("all_gather"):
+        # for each tensor, the lengths of its first axis on all ranks, or None if this length is the same on all ranks
         lengths: list[list[int] | None] = [None] * len(operands)
         if any(uneven):
             lengths = _exchange_lengths(session, describe_call(), operands)
         else:
             session.agree(describe_call)
-        # an item of `lengths` is None if the length of the first axis is the same on all ranks
-        rows = list(zip(operands, lengths, strict=True))
         gathered = session.call(
             "all_gather",
             describe_call,
-            lambda: [carrier.all_gather(*row) for row in rows],
-            # each rank receives the tensors of all ranks, so the call may take longer
+            lambda: list(map(carrier.all_gather, operands, lengths)),
+            # `call` allows time for the size of these tensors, and each rank receives the tensors of all ranks
             operands * session.size,
         )
     return rebuilt(x, operands, gathered)
@@ -189,10 +190,14 @@ def _exchange_lengths(
     """Votes on `call`, the string that describes the call, and in the same vote exchanges the
     lengths of the tensors' first axes. Returns a list with one item for each tensor: the
     lengths of its first axis on all ranks, or None if it is a 0-d tensor."""
+    # an item is (length,) for a tensor, or () for a 0-d tensor
     own_lengths = [shape_of(operand)[:1] for operand in operands]
-    rows = [json.loads(text) for text in session.vote(call, json.dumps(own_lengths))]
+    lengths_of_ranks = [
+        json.loads(text) for text in session.vote(call, json.dumps(own_lengths))
+    ]
     return [
-        [row[i][0] for row in rows] if own_lengths[i] else None for i in range(len(operands))
+        [lengths[i][0] for lengths in lengths_of_ranks] if own_lengths[i] else None
+        for i in range(len(operands))
     ]
 
 
@@ -242,38 +247,41 @@ def recv(session: Session, like: Any, source: int) -> Any:
     return _pair(session, "recv", like, source, "source")
 
 
-def _pair(session: Session, verb: str, x: Any, other: int, name: str) -> Any:
-    """Sends or receives the tensors in `x`. `verb` is "send" or "recv", `other` is the rank at
+def _pair(session: Session, verb: str, x: Any, partner: int, name: str) -> Any:
+    """Sends or receives the tensors in `x`. `verb` is "send" or "recv", `partner` is the rank at
     the other end, and `name` is the name of the argument that contains this rank, for errors.
     Returns None for "send", and the tensors with the received values for "recv"."""
-    session.require_rank(other, name)
-    if other == session.rank:
+    session.require_rank(partner, name)
+    if partner == session.rank:
         raise ArgumentError(
-            f"{name}={other} is the calling rank itself; {verb} requires a different rank"
+            f"{name}={partner} is the calling rank itself; {verb} requires a different rank"
         )
     x = registry.as_array(x)
     operands = _sort(tensors_in(x, "x", verb))
     session.require_ready(verb, operands)
     carrier = session.carrier
-    what = signatures(operands) + others_text(x)
+    # the string that must be the same on both ranks
+    contents = signatures(operands) + others_text(x)
 
     def describe_call() -> str:
         """Returns the string that describes this call. The hub receives the string only if the call takes a long
         time."""
-        return f"{verb} with rank {other}: {what}"
+        return f"{verb} with rank {partner}: {contents}"
 
     # without `agree`, because the other ranks of the world take no part in this call
     with session.exclusive(verb):
         # the two ranks vote even with check=False, because otherwise a rank whose partner
         # expects a different tensor would hang in the engine
-        session.line.pair(verb, other, what)
+        session.line.pair(verb, partner, contents)
         if verb == "send":
-            session.call("send", describe_call, lambda: carrier.send(operands, other), operands)
+            session.call(
+                "send", describe_call, lambda: carrier.send(operands, partner), operands
+            )
             return None
         new = session.call(
             "recv",
             describe_call,
-            lambda: [carrier.recv(operand, other) for operand in operands],
+            lambda: [carrier.recv(operand, partner) for operand in operands],
             operands,
         )
     return rebuilt(x, operands, new)
@@ -332,16 +340,19 @@ def _variables(operand: Operand) -> list[Operand]:
     # a TensorFlow variable is treated as a model, but consists of one tensor
     if operand.kind != "model" or backend.tensor_of(operand.value) is not None:
         return [operand]
+    # the model itself has the path "", and each model that the framework does not list has its own path
     models = unlisted.WholeModel(backend, operand.value).models
+    # the keys are the `id`s of the variables, so a shared variable is listed once
     unique = {
-        id(value): (f"{layer}.{name}".lstrip("."), value)
-        for layer, owner, model in models
+        id(value): (f"{path}.{name}".lstrip("."), value)
+        for path, owner, model in models
         for name, value in owner.variables(model)
     }
     return [
         Operand(
             f"{operand.name}.{name}",
             value,
+            # `kind_of` never returns None here, because a variable is a tensor or a `tf.Variable`
             *(registry.kind_of(type(value)) or (backend, "tensor")),
         )
         for name, value in unique.values()

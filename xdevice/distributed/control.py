@@ -324,13 +324,14 @@ class Line:
         """
         return self._ask(VOTE, call, payload)
 
-    def pair(self, verb: str, other: int, what: str) -> None:
-        """Votes on a `send` or `recv` with the rank `other`; no third rank takes part. `verb` is "send" or "recv", and
-        `what` is a string that contains the dtypes and shapes of the tensors. Raises the errors of `vote`."""
+    def pair(self, verb: str, partner: int, contents: str) -> None:
+        """Votes on a `send` or `recv` with the rank `partner`; no third rank takes part. `verb` is "send" or "recv",
+        and `contents` is a string that contains the dtypes and shapes of the tensors. Raises the errors of `vote`."""
         self._ask(
             PAIR,
-            f"{verb} {'to' if verb == 'send' else 'from'} rank {other}: {what}",
-            f"{verb} {other} {what}",
+            f"{verb} {'to' if verb == 'send' else 'from'} rank {partner}: {contents}",
+            # the hub splits this payload again, in `_decide_pair`
+            f"{verb} {partner} {contents}",
         )
 
     def exchange(self, text: str) -> list[str]:
@@ -558,13 +559,13 @@ def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
 def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
     """Returns the error for calls that differ. `calls` maps each rank to the string that describes its call, and `then`
     is the last part of the error's message, which states the consequences."""
-    by_call: dict[str, list[int]] = {}
     # ranks that make the same call are named together
+    ranks_by_call: dict[str, list[int]] = {}
     for rank, call in calls.items():
-        by_call.setdefault(call, []).append(int(rank))
+        ranks_by_call.setdefault(call, []).append(int(rank))
     texts = [
-        f'{_name_ranks(ranks)} called "{_short(call, list(by_call))}"'
-        for call, ranks in by_call.items()
+        f'{_name_ranks(ranks)} called "{_short(call, list(ranks_by_call))}"'
+        for call, ranks in ranks_by_call.items()
     ]
     return CollectiveMismatchError(
         f"the calls differ: {'; '.join(texts)}; {then}", tuple(calls.values())
@@ -582,7 +583,7 @@ def _name_ranks(ranks: list[int]) -> str:
     """Returns a string such as "rank 3" or "ranks 0, 1", which names at most eight ranks."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' * (len(ranks) > 8)}"
+    return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' if len(ranks) > 8 else ''}"
 
 
 def _short(call: str, calls: list[str]) -> str:
@@ -590,14 +591,18 @@ def _short(call: str, calls: list[str]) -> str:
     items that differ from rank to rank. `calls` contains the descriptions of all ranks."""
     if len(call) <= _LONGEST:
         return call
-    items = [text.split("; ") for text in calls]
-    # the index of the first item that differs between the calls, or the length of the shortest call
+    items_of_calls = [text.split("; ") for text in calls]
+    # `zip` groups the items with the same index. `start` is the index of the first item that differs between the
+    # calls. If no item differs, one call has more items, and `start` is the length of the shortest call
     start = next(
-        (i for i, row in enumerate(zip(*items, strict=False)) if len(set(row)) > 1),
-        min(map(len, items)),
+        (i for i, same in enumerate(zip(*items_of_calls, strict=False)) if len(set(same)) > 1),
+        min(map(len, items_of_calls)),
     )
-    own = call.split("; ")
-    return f"{own[0][:100]} ... {'; '.join(own[start : start + 2])[:_LONGEST] if start < len(own) else '(no more)'} ..."
+    items = call.split("; ")
+    different = (
+        "; ".join(items[start : start + 2])[:_LONGEST] if start < len(items) else "(no more)"
+    )
+    return f"{items[0][:100]} ... {different} ..."
 
 
 def describe(error: BaseException) -> str:
@@ -613,8 +618,8 @@ def describe(error: BaseException) -> str:
     try:
         text = str(error)[:2000]
     # an error must be reported even if its `str` fails
-    except Exception as unsaid:
-        text = f"its message could not be read: {type(unsaid).__name__}"
+    except Exception as failure:
+        text = f"its message could not be read: {type(failure).__name__}"
     return f"{type(error).__name__}: {text}{location}"
 
 

@@ -41,16 +41,16 @@ def candidates(request: str, own: Backend, device: Device) -> list[str]:
     engines = _fitting(
         [f"{backend.name}:{engine}" for engine in backend.engines()], own, device
     )
-    wanted = f"{backend.name}:{kind}" if kind else (engines[0] if engines else "")
-    if wanted not in engines:
-        if not engines:
-            raise backend.unsupported(
-                f"several processes by itself: {backend.why_no_engine()}",
-                "choose engine='auto'",
-            )
+    if not engines:
         raise backend.unsupported(
-            f"the engine {kind or name!r} here",
-            f"choose engine='auto' or one of {', '.join(engines) or 'none'}",
+            f"several processes by itself: {backend.why_no_engine()}", "choose engine='auto'"
+        )
+    # the first engine of a framework is its best
+    wanted = f"{backend.name}:{kind}" if kind else engines[0]
+    if wanted not in engines:
+        raise backend.unsupported(
+            f"the engine {kind!r} here",
+            f"choose engine='auto' or one of {', '.join(engines)}",
         )
     return [wanted]
 
@@ -77,6 +77,7 @@ def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
     engines send tensors in host memory, which includes tensors on virtual GPUs. PyTorch's gloo can send tensors of both
     kinds, because it copies tensors from a GPU to the host."""
     is_on_gpu = device.kind == "gpu" and not own.virtual
+    # on a real GPU only NCCL, elsewhere every engine but NCCL, and gloo everywhere
     return [
         name for name in names if name.endswith(":nccl") == is_on_gpu or name == "torch:gloo"
     ]
@@ -112,11 +113,13 @@ def require_gpu_each(engine: str, gpus: list[str]) -> None:
     and wait for ever in JAX. `gpus` contains the text that `gpu_of` returned on each rank, and
     `engine` is the engine's name."""
     # maps each UUID to the first rank with that GPU
-    ranks: dict[str, int] = {}
+    first_ranks: dict[str, int] = {}
     for rank, text in enumerate(gpus):
         device, uuid = json.loads(text)
         # GPUs without a UUID cannot be told apart, so no error is raised for them
-        first_rank = ranks.setdefault(uuid, rank) if uuid else rank
+        if not uuid:
+            continue
+        first_rank = first_ranks.setdefault(uuid, rank)
         if first_rank != rank:
             raise LaunchError(
                 f"ranks {first_rank} and {rank} both use the GPU {uuid} ({device} on rank {rank}), but {engine} allows "
@@ -135,11 +138,12 @@ def start(name: str, group: Group) -> tuple[Backend, Engine]:
     return backend, backend.start_engine(kind, group)
 
 
-def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], what: str) -> Any:
+def setting(
+    value: Any, name: str, default: Any, read: Callable[[str], Any], expected: str
+) -> Any:
     """Returns `value`, an argument of `processes`, if it is not None. Otherwise returns the value of the environment
     variable `name`, parsed by `read`, or `default` if the variable is not set or is empty. Raises `SettingError` if
-    `read` raises ValueError or KeyError; `what` describes the expected value in the message."""
-
+    `read` raises ValueError or KeyError; `expected` describes the expected value in the message."""
     if value is not None:
         return value
     text = (os.environ.get(name) or "").strip()
@@ -149,7 +153,7 @@ def setting(value: Any, name: str, default: Any, read: Callable[[str], Any], wha
         return read(text)
     # KeyError, because `read` may be the lookup in a dict
     except (ValueError, KeyError):
-        raise SettingError(f"{name} must be {what}, not {shown(text)}") from None
+        raise SettingError(f"{name} must be {expected}, not {shown(text)}") from None
 
 
 def require_seconds(value: object, name: str) -> float:

@@ -53,12 +53,13 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     # checked before the vote, so that an invalid weight changes nothing on any rank
     own_weight = None if weight is None else weight_of(weight)
     backend = backend_of_model(model_or_gradients)
-    rows = (
+    # pairs of a name and a gradient, or None for a gradient that is missing
+    named = (
         _gradients_in_container(model_or_gradients)
         if backend is None
         else _gradients_of_model(backend, model_or_gradients)
     )
-    operands = [operand for _, operand in rows if operand is not None]
+    operands = [operand for _, operand in named if operand is not None]
     session.require_ready("average_gradients")
     # a gradient that occurs in several places is sent once
     unique = list({id(operand.value): operand for operand in operands}.values())
@@ -80,7 +81,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         # gradients are the same tensor
         text = plan.text if len(unique) == len(operands) else signatures(operands)
         # a rank that lacks a gradient might send one bucket fewer, so the ranks vote on which gradients are None
-        nones = "".join(f"; {name} None" for name, operand in rows if operand is None)
+        nones = "".join(f"; {name} None" for name, operand in named if operand is None)
         # the first vote on a model also includes a checksum of its parameters, because equal
         # gradients do not make models equal if their first weights were different
         checksum = (
@@ -189,13 +190,14 @@ class Plan:
         sent only after all buckets before it."""
         self.missing = missing
         """The numbers of the gradients that were None in the last step."""
-        others = [i for i in range(len(operands)) if i not in set(missing)]
-        self.buckets = [*buckets_of(operands, others), *buckets_of(operands, missing)]
+        present = [i for i in range(len(operands)) if i not in set(missing)]
+        self.buckets = [*buckets_of(operands, present), *buckets_of(operands, missing)]
         """The buckets, in the order in which they are sent."""
         self.bucket_numbers = {
             i: number for number, bucket in enumerate(self.buckets) for i in bucket.indices
         }
         """Maps the number of each gradient to the index of its bucket in `buckets`."""
+        # the ranks compare this string, so they also notice if their buckets are in different orders
         self.text = signatures(operands) + "".join(
             f"; {operands[i].name} last" for i in missing
         )
@@ -295,7 +297,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, weight_and_total)
         with session.inside("averaging() while its gradients were being sent"):
-            end = backend.watch_gradients(
+            stop_watching = backend.watch_gradients(
                 [parameter.value for parameter in parameters], sending.ready
             )
             try:
@@ -307,7 +309,7 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
                 raise
             finally:
                 # from now on, the framework reports no more gradients
-                end()
+                stop_watching()
         refused = _end(
             session, backend, model, sending, describe_call, _weight_text(own_weight)
         )
@@ -507,25 +509,28 @@ class _Sending:
         if _facts_of(backend, name, gradient) == _facts_of(backend, name, parameter):
             return
         operand = _as_operand(name, gradient)
+        # if the gradient is sparse, for example, this call raises an error that says so
         self.session.require_supported([operand], "all_reduce", "mean")
-        own, expected = (
-            f"{dtype_of(each)} {list(shape_of(each))}" for each in (operand, self.parameters[i])
+        actual, expected = (
+            f"{dtype_of(tensor)} {list(shape_of(tensor))}"
+            for tensor in (operand, self.parameters[i])
         )
         raise ArgumentError(
-            f"the gradient of {name} is {own} on {backend.device_of(gradient)}, but the parameter is {expected} on "
+            f"the gradient of {name} is {actual} on {backend.device_of(gradient)}, but the parameter is {expected} on "
             f"{backend.device_of(parameter)}; call average_gradients() instead"
         )
 
     def _start_buckets(self, only_full: bool) -> None:
         """Starts to send all remaining buckets, in their order. With `only_full`, stops at the
         first bucket that still lacks a gradient."""
+        # a world of one sends nothing
         buckets = self.plan.buckets if self.session.size > 1 else []
         # every rank sends the buckets in the order of the plan, because engines match the calls
-        # of the ranks by their order
-        while len(self._sent) < len(buckets) and not (
-            only_full and self._lacking[len(self._sent)]
-        ):
-            bucket = buckets[len(self._sent)]
+        # of the ranks by their order. The first buckets of the plan have been sent already
+        for number in range(len(self._sent), len(buckets)):
+            if only_full and self._lacking[number]:
+                return
+            bucket = buckets[number]
             gradients = [self._gradient(i) for i in bucket.indices]
             self._sent.append(
                 (gradients, _start_mean(self.session.carrier, bucket, gradients, self._weight))

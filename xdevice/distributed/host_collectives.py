@@ -51,10 +51,11 @@ def first(session: Session) -> Iterator[bool]:
     # the other ranks wait here, in the vote, until rank 0 has left its block
     if session.rank != 0:
         with session.exclusive("first"):
-            error = line.vote("first")
-        # the payload of rank 0 is the text of its error, or "" if there was no error
-        if error and error[0]:
-            raise PeerError(f"rank 0 raised {error[0]} in first()", 0, "raised")
+            payloads = line.vote("first")
+        # the payload of rank 0 is the text of its error; without an error no rank sends a payload, and the list is
+        # empty
+        if payloads and payloads[0]:
+            raise PeerError(f"rank 0 raised {payloads[0]} in first()", 0, "raised")
     # rank 0 may spend any length of time in its block, so it is considered to be working
     line.is_first_busy = session.rank == 0
     try:
@@ -87,13 +88,16 @@ def split_range(
     session.require_ready("split_range")
     with session.exclusive("split_range"):
         session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
-    rank, size = session.rank, session.size
-    # `longest` is the length of the longest part: the quotient, rounded up. The first `longer`
-    # ranks have a part of this length
-    longest, longer = -(-count // size), count % size or size
-    # with `pad`, every part has this length; otherwise, the other ranks have one index fewer
-    start = rank * longest if pad else rank * (count // size) + min(rank, count % size)
-    stop = start + (longest if pad or rank < longer else longest - 1)
+    rank = session.rank
+    length, remainder = divmod(count, session.size)
+    if pad:
+        # every part has the length of the longest
+        length += remainder > 0
+        start, stop = rank * length, (rank + 1) * length
+    else:
+        # the first `remainder` ranks have one index more than the others
+        start = rank * length + min(rank, remainder)
+        stop = start + length + (rank < remainder)
     indices = np.arange(start, stop, dtype=np.int64)
     if pad and count:
         # the padding repeats the first indices

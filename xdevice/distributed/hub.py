@@ -155,7 +155,7 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
     """Opens the socket on which rank 0 listens, at the first free port of `launch.ports()`. Raises `LaunchError` if no
     port is free, or if another process is already rank 0 of this run. A handshake with `terms` detects such a process.
     """
-    refused: OSError | None = None
+    failure: OSError | None = None
     for port in launch.ports():
         for family, kind, protocol, _, address in control.addresses(
             launch.host, port, passive=True
@@ -170,13 +170,13 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
                 sock.listen(1024)
                 return sock
             except OSError as error:
-                refused = error
+                failure = error
                 sock.close()
         # the port is in use. If another rank 0 of this run is listening on it, this call raises
         # `LaunchError`, because that rank 0 refuses a second rank 0
         control.connect(launch, port, terms, "vote")
     raise LaunchError(
-        f"rank 0 cannot listen on {launch.host}, port {', '.join(map(str, launch.ports()))}: {refused}; choose a free "
+        f"rank 0 cannot listen on {launch.host}, port {', '.join(map(str, launch.ports()))}: {failure}; choose a free "
         "port on rank 0's machine with XDEVICE_ADDRESS=host:port"
     )
 
@@ -323,9 +323,10 @@ class Calls:
         numbers = {number for number, _ in self._slow_calls}
         # one rank still votes on a call, but another rank has begun this call or a later one
         # without a vote: a slow call is included in its own number, but a call to vote on is not
-        votes_behind = bool(self._voting and numbers) and min(self._voting) < max(numbers)
-        has_two_texts_for_a_number = len(numbers) < len(self._slow_calls)
-        return votes_behind or has_two_texts_for_a_number
+        is_vote_late = bool(self._voting and numbers) and min(self._voting) < max(numbers)
+        # the slow calls with the same number have different strings
+        are_strings_different = len(numbers) < len(self._slow_calls)
+        return is_vote_late or are_strings_different
 
 
 class Hub(threading.Thread):
@@ -400,6 +401,7 @@ class Hub(threading.Thread):
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         next_beat = 0.0
+        # a world with only rank 0, which `attach` has added, is complete already
         self._tell_if_all_joined()
         while not self.ended:
             # while no rank waits, the thread sleeps until a frame arrives, and uses no processor time
@@ -455,17 +457,19 @@ class Hub(threading.Thread):
         """Waits until every rank has received its last frame or is gone, for at most two seconds. Then closes all
         connections."""
         until = time.monotonic() + _LINGER
+        # the last frames are sent on the connections for votes
         conns = [
             peer.vote for peer in self.peers if peer.vote is not None and peer.vote.is_open
         ]
-        for connection in conns:
-            if not connection.out:
-                connection.finish()
+        # a connection that has sent all its bytes is closed for sending, so that the rank sees the end of the stream
+        for vote in conns:
+            if not vote.out:
+                vote.finish()
         while not all(map(Conn.is_delivered, conns)) and time.monotonic() < until:
             # polls often, because no event reports that a frame has been acknowledged
             for key, events in self._selector.select(0.02):
                 conn = key.fileobj
-                # the listening socket, or a connection on which no last frame is sent
+                # the listening socket, or a connection on which no last frame is sent, no longer matters
                 if not isinstance(conn, Conn) or conn not in conns:
                     self._selector.unregister(key.fileobj)
                     continue
@@ -482,9 +486,9 @@ class Hub(threading.Thread):
         for unproven in self._unproven:
             unproven.conn.close()
         for peer in self.peers:
-            for own_conn in (peer.vote, peer.pulse):
-                if own_conn is not None:
-                    own_conn.close()
+            for remaining in (peer.vote, peer.pulse):
+                if remaining is not None:
+                    remaining.close()
         self._selector.close()
 
     # processes that join
@@ -641,6 +645,7 @@ class Hub(threading.Thread):
     def _read_calls(self, peer: Peer) -> None:
         """Reads the frames of a rank from its "vote" connection: the rank's calls, the end of a
         slow call, or the rank's failure. Ends the world if the connection has ended."""
+        # while the ranks join, a rank may have only its other connection
         if peer.vote is None:
             return
         for kind, text in peer.vote.frames():
@@ -688,8 +693,8 @@ class Hub(threading.Thread):
         pending = caller.pending
         if pending is None:
             return
-        # this is checked first, because a rank that has left will never vote on this call, so
-        # the other ranks would wait for ever
+        # this is checked first, because a rank that has left will never vote on the call of another
+        # rank, so the other ranks would wait for ever
         if (conflict := self._calls.left_while_needed(self.peers)) is not None:
             left, other, call = conflict
             self._end(

@@ -232,9 +232,10 @@ def _launch(launcher: _Launcher) -> Launch:
     # of this launcher on one machine differ only in the process that started the ranks
     if host is None:
         run = f"{run}/{_starter(launcher.rank, launcher.size)}"
-    on_this_machine = _count_here(size, local_size, host)
+    # how many of the processes are on this machine; 0 if this is not known
+    count_here = _count_here(size, local_size, host)
     # no other machine takes part, so rank 0 need not listen on an address that other machines can reach
-    if on_this_machine == size and (address is None or is_loopback(address)):
+    if count_here == size and (address is None or is_loopback(address)):
         host = LOOPBACK
     if host is None:
         raise LaunchError(
@@ -243,9 +244,9 @@ def _launch(launcher: _Launcher) -> Launch:
         )
     if local_rank is None:
         # if there are several machines and no local ranks, each machine is assumed to run one process
-        local_rank = rank if on_this_machine == size else 0
-    # `on_this_machine` is 0 if the number is not known, but this machine has at least this process
-    return Launch(launcher.name, rank, size, local_rank, on_this_machine or 1, host, port, run)
+        local_rank = rank if count_here == size else 0
+    # if the number is not known, this machine still has at least this process
+    return Launch(launcher.name, rank, size, local_rank, count_here or 1, host, port, run)
 
 
 def _check_numbers(
@@ -378,9 +379,13 @@ def _number(name: str) -> int:
 def _first_node(nodes: str) -> str | None:
     """Returns the first name in Slurm's list of nodes, such as "a01" for "a[01-03,07],b2".
     Returns None if the list is empty."""
-    # the text before a bracket, the first number in the bracket, and the text after it
-    first = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?([^,]*)", nodes)
-    return first[1] + (first[2] or "") + (first[3] if first[2] else "") if first else None
+    # the groups are the text before a bracket, the first number in the bracket, and the text after the bracket
+    match = re.match(r"([^,\[]+)(?:\[(\w+)[^\]]*\])?([^,]*)", nodes)
+    if match is None:
+        return None
+    prefix, number, suffix = match.groups()
+    # a name without a bracket has no number
+    return f"{prefix}{number}{suffix}" if number else prefix
 
 
 def _tasks_here(size: int) -> int | None:
@@ -389,8 +394,9 @@ def _tasks_here(size: int) -> int | None:
     """
     # Slurm's "2(x3),1" means two processes on each of the nodes 0 to 2, and one process on node 3
     text, node = _text(_SRUN.local_size) or "", _text("SLURM_NODEID") or ""
-    rows = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
-    tasks = [int(count) for count, times in rows for _ in range(int(times or 1))]
+    pairs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    # the number of processes on each node
+    tasks = [int(count) for count, times in pairs for _ in range(int(times or 1))]
     if node.isdigit() and int(node) < len(tasks):
         return tasks[int(node)]
     return size if _text("SLURM_STEP_NUM_NODES") == "1" else None

@@ -130,10 +130,10 @@ class Liveness:
         """Returns the current signs of life."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         program = _time_of(self.thread)
-        # includes child processes that have ended, because otherwise the total would decrease
-        # when one ends
-        reaped = os.times()
-        children = reaped.children_user + reaped.children_system + _children_time(os.getpid())
+        # the times in `os.times` are those of child processes that have ended; without them the total would decrease
+        # when a child process ends
+        ended = os.times()
+        children = ended.children_user + ended.children_system + _children_time(os.getpid())
         driver = self._time_of_driver()
         # these times are read last, one directly after the other, because the current thread is
         # one of xdevice's own, and the readings above take milliseconds of its time

@@ -87,6 +87,7 @@ class RankOutput:
             (process.stdout, sys.stdout, None),
             (process.stderr, sys.stderr, self._kept),
         ):
+            # never None, because the launcher starts each rank with pipes for both streams
             if source is not None:
                 lines = Lines(f"[{rank}] ".encode(), target, kept, self._log)
                 # one thread for each stream, because a rank that writes to a full pipe stops
@@ -129,16 +130,16 @@ class _Log:
     def __init__(self, path: Path) -> None:
         # unbuffered, so that the file is complete if the launcher is killed
         self._file = path.open("ab", buffering=0)
-        self._is_full = False
+        self._has_failed = False
 
     def write(self, lines: bytes) -> None:
         """Appends whole lines to the file."""
         try:
             self._file.write(lines)
         except OSError as error:
-            if not self._is_full:
+            if not self._has_failed:
                 say(f"{self._file.name} cannot be written, but the ranks continue: {error}")
-            self._is_full = True
+            self._has_failed = True
 
     def close(self) -> None:
         self._file.close()
@@ -176,20 +177,24 @@ class Lines:
         # the bytes may end in the middle of a line; this part is stored until the next bytes arrive
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._show(*map(_last_state, lines))
+        # output without line breaks is shown in pieces
         if len(self._rest) > _MAX_LINE:
             self._show(_last_state(self._rest))
             self._rest = b""
-        # the earlier states of the line are complete; the current state may be incomplete
+        # a program overwrites a line by writing a carriage return and the next state of the line. The states before
+        # the last carriage return are complete; the state after it may be incomplete
         *states, current = self._rest.split(b"\r")
-        state = next((state for state in reversed(states) if state), b"")
-        if not state:
+        latest = next((state for state in reversed(states) if state), b"")
+        # no state is complete yet
+        if not latest:
             return
-        # earlier states are no longer needed
-        self._rest = current or state + b"\r"
+        # only the latest complete state is stored, and only until the next state begins
+        self._rest = current or latest + b"\r"
         now = time.monotonic()
         if now - self._updated >= _UPDATE_SECONDS:
             self._updated = now
-            self._show(state)
+            self._show(latest)
+            # the complete state must not be shown again
             self._rest = current
 
     def end(self) -> None:

@@ -35,6 +35,7 @@ _VISIBLE: Final = (
     "ROCR_VISIBLE_DEVICES",
     "ZE_AFFINITY_MASK",
 )
+"""The environment variables of NVIDIA, AMD (two) and Intel that show a process only some of the machine's GPUs."""
 
 
 def local_device() -> Device:
@@ -56,7 +57,9 @@ def local_device() -> Device:
         >>> xdevice.distributed.local_device() == xdevice.try_gpu()
         True
     """
+    # the first of these variables that is set, and its value
     setting = next(((name, os.environ[name]) for name in RANKS if os.environ.get(name)), None)
+    # no launcher has started this process
     if setting is None:
         return try_gpu()
     rank = _rank(*setting)

@@ -79,7 +79,8 @@ def processes(
     outer = _current.options
     arguments = (engine, timeout, join_timeout, check)
     if any(
-        value is not None and value != own for value, own in zip(arguments, outer, strict=True)
+        argument is not None and argument != option
+        for argument, option in zip(arguments, outer, strict=True)
     ):
         raise ArgumentError(
             f"processes() was called inside a block of processes() with other arguments ({outer}); end that block first"

@@ -134,6 +134,7 @@ class Session:
             raise _failed
         if self.size > 1:
             self._connect()
+            # "scope" means that operations compute on the device of the innermost block, wherever their tensors are
             if selection.current().computes_on == "scope" and self.device.kind != "cpu":
                 # only after the engine has started, because entering the device initializes TensorFlow
                 self._scope.enter_context(self.device)
@@ -180,6 +181,7 @@ class Session:
     def _group(self) -> Group:
         """Returns the `Group` of this process, with which an engine is started."""
         launch, line = self.launch, self._line
+        # a world of one has no line: its address is loopback, and an exchange returns only its own text
         return Group(
             launch.rank, launch.size, launch.local_rank, launch.local_size, self.device,
             launchers.LOOPBACK if line is None else line.host, self.options.timeout,
@@ -372,12 +374,13 @@ class Session:
             )
         # a call without tensors, such as `barrier`, may come from a function that is being
         # traced; if there are tensors, `require_supported` refuses traced ones
-        for backend in registry.list_loaded() if not tensors else ():
-            if (tracer := backend.tracing()) is not None:
-                raise backend.unsupported(
-                    f"{verb} inside {tracer}, where it would run only during tracing",
-                    "call it outside the traced function",
-                )
+        if not tensors:
+            for backend in registry.list_loaded():
+                if (tracer := backend.tracing()) is not None:
+                    raise backend.unsupported(
+                        f"{verb} inside {tracer}, where it would run only during tracing",
+                        "call it outside the traced function",
+                    )
         self.require_supported(tensors, verb, op)
 
     def require_supported(self, tensors: Iterable[Operand], verb: str, op: str | None) -> None:
@@ -464,9 +467,10 @@ class Session:
         If this rank has a weight, `own`, returns this weight and the sum of the weights of all ranks; otherwise returns
         None. Raises `OnAllError` if that sum is 0, and the errors of `Line.vote`."""
         if own is not None:
-            total = (
-                sum(map(float, self.vote(describe_call(), repr(own)))) if self.size > 1 else own
-            )
+            total = own
+            if self.size > 1:
+                # `repr` preserves every bit of the weight
+                total = sum(map(float, self.vote(describe_call(), repr(own))))
             if total == 0:
                 raise OnAllError(NO_WEIGHT)
             return Weight(own, total)
@@ -542,8 +546,9 @@ class Session:
         the CPU, a copy of at least `_LARGE` bytes runs in the engine's thread, so that the failure of another rank is
         noticed during the copy. Such a copy may take long, for example because it is the first to use a gigabyte of new
         memory."""
-        is_short = _bytes_of(self._current_call[1]) < _LARGE or self.device.kind != "cpu"
-        if is_short or threading.current_thread() is self._runner:
+        is_long = _bytes_of(self._current_call[1]) >= _LARGE and self.device.kind == "cpu"
+        # while a job runs in the engine's thread, the program's thread already watches the other ranks
+        if not is_long or threading.current_thread() is self._runner:
             return job()
         return self._run_in_engine_thread(job, is_counted=True)
 

@@ -21,24 +21,25 @@ _MAX_CHARACTERS: Final = 60
 """A number or string of at most this many characters is sent in full. A longer one is sent as
 its beginning and a digest."""
 _MAX_TEXTS: Final = 10_000
-"""The maximum number of objects whose descriptions are sent individually. If there are more, one digest is sent for
-each thousand descriptions."""
+"""The maximum number of objects whose descriptions are sent individually."""
+_GROUP_LENGTH: Final = 1000
+"""The number of descriptions for which one digest is sent if there are more than `_MAX_TEXTS` descriptions."""
 
 
 def signatures(operands: list[Operand], are_uneven: Sequence[bool] = ()) -> str:
     """Returns a string that describes several tensors. A tensor that occurs again is marked as such, because each
     tensor is sent only once. `are_uneven` contains, for each tensor, whether the length of its first axis may differ
     between ranks. If `are_uneven` is empty, no length may differ."""
+    # maps the `id` of each tensor to the index of its first place
     first_indices: dict[int, int] = {}
     texts = []
     for i, operand in enumerate(operands):
         # otherwise a rank that has one tensor in two places and a rank that has two equal
         # tensors would agree in the vote, but send different numbers of tensors
-        is_again = first_indices.setdefault(id(operand.value), i) != i
+        first = first_indices.setdefault(id(operand.value), i)
         is_uneven = bool(are_uneven) and are_uneven[i]
         texts.append(
-            signature(operand, is_uneven)
-            + (f" is tensor {first_indices[id(operand.value)]}" if is_again else "")
+            signature(operand, is_uneven) + (f" is tensor {first}" if first != i else "")
         )
     return "; ".join(texts)
 
@@ -60,11 +61,11 @@ def signature(operand: Operand, is_uneven: bool = False) -> str:
     return text if device.kind == "cpu" else f"{text} on {device.kind}"
 
 
-def overlap(parts: list[Operand]) -> str:
+def overlap(operands: list[Operand]) -> str:
     """Returns a string that names the first two tensors that share memory, or "" if no tensors
     do. The ranks compare this string, because writing one of the two tensors changes both."""
-    twins = first_overlap(parts) if len(parts) > 1 else None
-    return f"; {twins[0]} and {twins[1]} share memory" if twins is not None else ""
+    names = first_overlap(operands) if len(operands) > 1 else None
+    return f"; {names[0]} and {names[1]} share memory" if names is not None else ""
 
 
 def others_text(x: Any) -> str:
@@ -75,15 +76,14 @@ def others_text(x: Any) -> str:
     if registry.kind_of(type(x)) is not None:
         return ""
     others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
+    # sorted, because two ranks may have filled a dict in different orders
     texts = sorted(f"; x{leaf.path} is {_same_everywhere(leaf.value)}" for leaf in others)
     # the size of a message on the control connection is limited
     if len(texts) > _MAX_TEXTS:
-        parts = [
-            texts[i : i + _MAX_TEXTS // 10] for i in range(0, len(texts), _MAX_TEXTS // 10)
-        ]
+        groups = [texts[i : i + _GROUP_LENGTH] for i in range(0, len(texts), _GROUP_LENGTH)]
         texts = [
-            f"{part[0]}, and {len(part) - 1} after it: sha256 {_digest(''.join(part))}"
-            for part in parts
+            f"{group[0]}, and {len(group) - 1} after it: sha256 {_digest(''.join(group))}"
+            for group in groups
         ]
     return "".join(texts)
 

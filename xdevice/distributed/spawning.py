@@ -116,11 +116,10 @@ def launch(
         folder.mkdir(parents=True, exist_ok=True)
     secret = {"XDEVICE_TOKEN": new_token()}
     with ExitStack() as stack:
+        # one port for xdevice, and one for torch. On several machines all launchers must use the same ports
         ports = (
-            # on several machines all launchers must use the same ports
             [nodes.port, nodes.port + 1]
             if nodes.port
-            # one port for xdevice, and one for torch
             else [stack.enter_context(reserve(nodes.host)) for _ in range(2)]
         )
         guard = stack.enter_context(_guard())
@@ -257,11 +256,11 @@ class _Ranks:
         """A block in which signals to this process are queued as events for `run`. When the
         block ends, all ranks are ended."""
         _adopt_orphans()
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
         # the handlers are restored at the end, because a program may call `launch` as a function
-        for number in before:
+        previous = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number, handler in previous.items():
             # a signal that is ignored, for example because of nohup, stays ignored
-            if before[number] is signal.SIG_IGN:
+            if handler is signal.SIG_IGN:
                 continue
             signal.signal(number, lambda number, frame: self._events.put(("signal", number, 0)))
         try:
@@ -270,7 +269,8 @@ class _Ranks:
             # an error in this process must not leave ranks behind
             if self._alive:
                 self._end(signal.SIGTERM)
-            for number, handler in before.items():
+            for number, handler in previous.items():
+                # None stands for a handler that was not installed by Python, and cannot be restored
                 signal.signal(number, handler or signal.SIG_DFL)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], rank: int) -> None:
@@ -359,8 +359,8 @@ class _Ranks:
     def _take(self, timeout: float | None) -> None:
         """Waits for the next event, either the end of a rank or a signal, and handles it.
         Raises `Empty` if there is no event within `timeout` seconds; None means no limit."""
-        what, number, status = self._events.get(timeout=timeout)
-        if what == "signal":
+        event, number, status = self._events.get(timeout=timeout)
+        if event == "signal":
             is_first = not self._signal
             self._signal = number
             # a second signal means that the user does not want to wait
