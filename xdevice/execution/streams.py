@@ -84,6 +84,7 @@ class Stream:
         """Returns a `Stream` for the framework's stream to which this thread's work on `device`
         goes now."""
         place = backend.require(device)
+        # `__init__` would create a new stream
         stream = cls.__new__(cls)
         stream._set_attributes(backend, place, backend.current_stream(place))
         return stream
@@ -179,6 +180,7 @@ class Stream:
             DeviceMismatchError: if a tensor is not on the stream's device.
             UnsupportedError: if a tensor belongs to another backend. NotATensorError: if `x` contains no tensor.
         """
+        # the tensors in an object of an unknown type would not be found below, so such an object is refused
         if registry.kind_of(type(x)) is None:
             trees.searched(x).refuse_strangers()
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
@@ -197,6 +199,7 @@ class Stream:
         """Raises `UnsupportedError` if the tensor `x` belongs to another backend than this
         stream, and `DeviceMismatchError` if it is on another device. `name` is the name of the tensor in the error."""
         owner = registry.owner_of(type(x))
+        # every tensor belongs to a backend
         assert owner is not None
         if owner is not self.backend:
             raise UnsupportedError(
@@ -369,6 +372,7 @@ def device_of_work(backend: Backend) -> Device:
     """Returns the device to which this thread's work on the backend goes. This is the device of the innermost
     `with stream:`, else of `with device:`, else the only GPU, else the CPU. Raises `DeviceError` if there are several
     GPUs and no block names one of them."""
+    # the key of each block is its stream; the innermost block comes last
     entered: list[Device] = [
         block.key.device for block in _entered.get() if block.key.backend is backend
     ]

@@ -218,10 +218,8 @@ def measure(
     for _ in range(warmup):
         _time_once(fn, args, targets)
     # an event belongs to a single GPU, so the host's clock is read if several devices are timed
-    place = _only_gpu(targets)
-    measured = (
-        _measure_by_events(fn, args, targets, repeats, place) if place is not None else None
-    )
+    gpu = _only_gpu(targets)
+    measured = _measure_by_events(fn, args, targets, repeats, gpu) if gpu is not None else None
     if measured is not None:
         return measured
     sync(*targets)
@@ -254,6 +252,7 @@ def _measure_by_events(
     """Measures `repeats` calls of `fn` with events of `gpu`, and returns the times. `targets` are the arguments with
     which `sync` waits for the work of the calls. Returns None if events cannot measure the calls, because the backend
     has no events, or because `fn` also uses other streams."""
+    # imported here, because most programs use no events
     from .streams import Event
 
     try:

@@ -57,6 +57,7 @@ def _sync_one(target: Any) -> None:
     if Backend in type(target).__mro__:
         registry.load(target.name).synchronize(None)
         return
+    # a NumPy scalar is treated as an array, and any other object stays the same
     target = registry.as_array(target)
     backend_and_kind = registry.kind_of(type(target))
     if backend_and_kind is not None:
@@ -71,6 +72,7 @@ def _sync_one(target: Any) -> None:
         backend = selection.current()
         backend.synchronize(backend.require(devices.parse(target)))
         return
+    # imported here, because most programs use no streams
     from .streams import Event, Stream
 
     if isinstance(target, Stream | Event):
@@ -84,7 +86,8 @@ def _sync_one(target: Any) -> None:
 
 def _sync_owned(backend: Backend, kind: str, x: Any) -> None:
     """Waits until `x`, a tensor or a model, is computed. If the computation has failed, raises its error. Raises
-    `UnsupportedError` for a symbol."""
+    `UnsupportedError` for a symbol, which stands for a tensor while a function is traced, and has no values. `kind` is
+    "tensor", "model" or "symbol"."""
     if kind == "symbol":
         raise traced(backend, type(x).__qualname__)
     if kind == "tensor":

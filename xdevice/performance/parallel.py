@@ -237,10 +237,10 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     note(first, f"raised by task {number} of xdevice.parallel.run: {_name(runs[number].task)}")
     # the other errors become notes, because ExceptionGroup needs Python 3.11, and hides the
     # type of an error from `except`
-    for other, error in failed[1:]:
+    for number, error in failed[1:]:
         note(
             first,
-            f"task {other} also failed: {_name(runs[other].task)}: {type(error).__qualname__}: {_text_of(error)}",
+            f"task {number} also failed: {_name(runs[number].task)}: {type(error).__qualname__}: {_text_of(error)}",
         )
     put_on(first, "other_errors", [error for _, error in failed[1:]])
     try:
@@ -366,7 +366,7 @@ def _join(runs: Sequence[_Run], backend: Backend, gpus: Sequence[_GpuInUse]) -> 
         return
     streams = {gpu.device: backend.current_stream(gpu.device) for gpu in gpus}
     for run in runs:
-        # a task that never ran has no events
+        # streams and events are both in the order of `gpus`; a task that never ran has no events
         for stream, event in zip(streams.values(), run.events, strict=False):
             backend.stream_wait(stream, event)
         keep_memory(run.result, backend, streams)

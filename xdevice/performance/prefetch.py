@@ -111,7 +111,8 @@ class Feed:
     def __iter__(self) -> Generator[Any, None, None]:
         """Yields the batches, each ready for use on this thread's stream."""
         producer = _Producer(self._source, self._place, self._depth, self._backend)
-        # a generator cannot start again, and its next batches have already been read in advance
+        # an iterator of the user, such as a generator, cannot start again. If the last loop did not receive all
+        # batches, the batches that had been read in advance are lost
         if not (self._is_whole or producer.is_ours):
             raise self._cannot_restart("has yielded batches to a loop that did not finish")
         self._is_whole = False
@@ -209,6 +210,7 @@ class _Producer(workers.Worker):
         self, source: Iterable[Any], place: Device, depth: int, backend: Backend
     ) -> None:
         super().__init__("xdevice-prefetch")
+        # a framework's own loader is iterated over by the adapter, which ensures that the loader never hangs
         owner = registry.owner_of(type(source))
         self._iterator = iter(source) if owner is None else owner.iterate(source)
         self.is_ours = self._iterator is not source
@@ -345,12 +347,13 @@ class _Producer(workers.Worker):
     def _stage_batch(self, batch: Any, stack: ExitStack) -> _Staged:
         """Copies each tensor of one batch once. Returns the copied batch, with an event for each stream that was used.
         The thread enters these streams, and leaves them when `stack` is closed."""
-        # the backends that have copied something, by name
-        owners: dict[str, Backend] = {}
-
         from xdevice.containers import trees
 
+        # the backends that have copied something, by name; `_stage` adds them
+        owners: dict[str, Backend] = {}
+        # an object that can move itself is one leaf, and a container in several places is walked only once
         tree = trees.Tree(batch, keep_movers=True, once=True)
+        # the copy of each leaf, by the leaf's `id`
         staged: dict[int, Any] = {}
         for i, value in enumerate(tree.leaves):
             # a tensor that occurs twice in a batch is copied once, so it is one tensor on the
@@ -431,9 +434,11 @@ class _Producer(workers.Worker):
         where they are."""
         from xdevice.containers import trees
 
+        # a `Stranger` describes an object of a type that is no container: the tensors in it, and whether it can move
         stranger = trees.stranger(x)
         if stranger is None or not stranger.has_tensors():
             return x
+        # without a method that moves its tensors, the object must be on the device already
         if not stranger.moves:
             if not stranger.is_on(self._place):
                 raise stranger.refusal(f"batch{path()}", self._place)

@@ -82,6 +82,7 @@ class TransferLog(Sequence[Record]):
         """
         if not self._records:
             return "no transfers"
+        # the number of transfers and of bytes in each row
         sums: dict[Record, tuple[int, int]] = {}
         for record in tuple(self._records):
             # transfers that differ only in their size share a row
@@ -89,18 +90,17 @@ class TransferLog(Sequence[Record]):
             times, nbytes = sums.get(key, (0, 0))
             sums[key] = times + 1, nbytes + record.nbytes
         rows = [("where", "how", "backend", "kind", "from", "to", "physical", "times", "bytes")]
+        # an item is a record with its two sums; `[1][1]` is the number of bytes, and the minus puts the largest first
         for record, (times, nbytes) in sorted(sums.items(), key=lambda item: -item[1][1]):
-            place = f"{record.file}:{record.line}"
-            route = str(record.source), str(record.destination)
-            physical = "yes" if record.physical else "no"
             rows.append(
                 (
-                    place,
+                    f"{record.file}:{record.line}",
                     record.how,
                     record.backend,
                     record.kind,
-                    *route,
-                    physical,
+                    str(record.source),
+                    str(record.destination),
+                    "yes" if record.physical else "no",
                     str(times),
                     str(nbytes),
                 )
@@ -253,7 +253,7 @@ def _report(transfer: Transfer) -> None:
     transfer = transfer._replace(file=frame.f_code.co_filename, line=frame.f_lineno)
     if called is not None:
         # the transfer is explicit, because the program called a function of xdevice. Functions of the arithmetic are an
-        # exception: they read values on their own if a framework lacks a function
+        # exception: they read values without being asked to if a framework lacks a function
         transfer = transfer._replace(
             how=called.co_name, explicit=not called.co_filename.startswith(_ARITHMETIC)
         )
@@ -262,9 +262,11 @@ def _report(transfer: Transfer) -> None:
     for log in logs:
         log._records.append(record)
     modes = {log._mode for log in logs}
+    # the modes of open blocks that refuse this transfer; "disallow" applies to implicit transfers only
     refusing = modes & (
         {"disallow_explicit"} if record.explicit else {"disallow", "disallow_explicit"}
     )
+    # if both modes refuse an implicit transfer, `min` names "disallow"
     if refusing:
         hint = (
             ""

@@ -44,13 +44,14 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
         return [Operand(name, x, *owner)]
     # `x` is walked twice: first to find objects of unknown types, and then to list every place of a tensor that is in
     # several places, because the result is put into each of these places
-    once = trees.searched(x)
-    # replicas must not share models or arrays that objects of other types hold
-    once.refuse_strangers(verb == "replicate")
+    walked_once = trees.searched(x)
+    # replicas must not share models or arrays that objects of unknown types hold
+    walked_once.refuse_strangers(with_models=verb == "replicate")
     if verb == "replicate":
-        once.refuse_shared()
+        walked_once.refuse_shared()
     tree = trees.Tree(x)
     tree.refuse_sparse(name, verb)
+    # each leaf with its backend and kind, or with None if it is, for example, a number or a string
     owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in tree.named_leaves()]
     return [
         Operand(name + leaf.path, leaf.value, *owner)
@@ -86,7 +87,7 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
     """Returns the tensors and variables in `x`, as operands of a sum. Errors refer to `x` as `name`, and to its owner
     as `who`. Raises `NotATensorError` if `x` contains anything else, such as None or a number. Raises
     `UnsupportedError` for a symbol, and for a tensor that is not dense or is spread over devices."""
-    rows = []
+    operands = []
     for path, value in dense_leaves(x, name, "all_reduce"):
         if value is None:
             raise NotATensorError(
@@ -94,6 +95,7 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
                 "parameters that do not affect the loss"
             )
         owner = registry.kind_of(type(value))
+        # a model, except a single variable, such as a `tf.Variable`, which has a tensor
         if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
             raise NotATensorError(
                 f"{name}{path} is {shown(value)} of type {type(value).__qualname__}; expected a tensor or a variable; "
@@ -105,8 +107,8 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
             refuse_sparse(operand, "all_reduce")
         # raises an error for a tensor that is spread over devices
         owner.backend.device_of(read(operand))
-        rows.append(operand)
-    return rows
+        operands.append(operand)
+    return operands
 
 
 def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
@@ -257,17 +259,17 @@ def refuse_overlaps(operands: list[Operand]) -> None:
 def first_overlap(operands: list[Operand]) -> tuple[str, str] | None:
     """Returns the names of two operands that share memory; None if no two operands do. Read-only memory is ignored.
     Operands that are the same tensor are treated as one operand."""
+    # the memory of the operands, by the operands' `id`s, separately for each backend and device: the same address on
+    # another device is other memory
     blocks: dict[tuple[Backend, Device], dict[int, overlaps.Block]] = {}
     for operand in operands:
         tensor = read(operand)
         block = _block(operand, tensor) if operand.backend.can_write(tensor) else None
         if block is not None:
-            # the same address on another device is other memory
-            blocks.setdefault((operand.backend, operand.backend.device_of(tensor)), {})[
-                id(operand.value)
-            ] = block
-    for together in blocks.values():
-        overlap = overlaps.first_overlap(together.values())
+            place = operand.backend, operand.backend.device_of(tensor)
+            blocks.setdefault(place, {})[id(operand.value)] = block
+    for blocks_of_place in blocks.values():
+        overlap = overlaps.first_overlap(blocks_of_place.values())
         if overlap is not None:
             return overlap[0].name, overlap[1].name
     return None

@@ -49,7 +49,7 @@ class Block(NamedTuple):
 
 def first_overlap(blocks: Iterable[Block]) -> tuple[Block, Block] | None:
     """Returns two blocks that share a byte; None if no two blocks do."""
-    # the blocks are sorted, so that each one is compared only with blocks that begin before it
+    # the blocks are sorted by their lowest bytes, so that each one is compared only with blocks that begin before it
     # ends
     sorted_blocks = sorted(blocks, key=lambda block: block.first)
     for i, block in enumerate(sorted_blocks):

@@ -82,17 +82,18 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     operands = tensors_in(x, "x", "split")
     places = _checked_devices(operands, places)
     sizes = sizes_of(length_of(operands), len(places), even)
-    pieces: dict[int, list[Any]] = {}
+    # the parts of each tensor on their devices, by the tensor's `id`
+    parts: dict[int, list[Any]] = {}
     for operand in operands:
         # a tensor in two places is split once, so it is one tensor in each part too
-        if id(operand.value) not in pieces:
-            parts = operand.backend.split(operand.value, sizes)
-            pieces[id(operand.value)] = [
-                _moved_part(operand, part, place, x)
-                for part, place in zip(parts, places, strict=True)
+        if id(operand.value) not in parts:
+            pieces = operand.backend.split(operand.value, sizes)
+            parts[id(operand.value)] = [
+                _moved_part(operand, piece, place, x)
+                for piece, place in zip(pieces, places, strict=True)
             ]
     return [
-        rebuilt(x, operands, [pieces[id(operand.value)][i] for operand in operands])
+        rebuilt(x, operands, [parts[id(operand.value)][i] for operand in operands])
         for i in range(len(places))
     ]
 
@@ -140,8 +141,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
             joined[_ids(column)] = column[0].backend.join(
                 [_moved_part(operand, operand.value, place, listed[0]) for operand in column]
             )
-    # the values are matched by their order, because one tensor in two places of the first part
-    # may be two tensors in another part
+    # each tensor of the first part is replaced by the next joined tensor. They are matched by their order, because one
+    # tensor in two places of the first part may be two tensors in another part
     tree = trees.Tree(listed[0])
     values = (joined[_ids(column)] for column in columns)
     return tree.rebuilt(
@@ -280,6 +281,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     if len(listed) == 1:
         return listed
     refuse_overlaps([operand for row in rows for operand in row])
+    # the results of each column, one for each replica, by the `id`s of the tensors
     reduced: dict[tuple[int, ...], list[Any]] = {}
     for column in columns:
         # tied weights are one tensor, and must be summed only once
@@ -372,17 +374,16 @@ def _ids(column: Iterable[Operand]) -> tuple[int, ...]:
 
 
 def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -> None:
-    """Raises `ContainerError` unless the containers in `listed` have tensors at the same paths. `rows` contains the
-    operands of each container. Errors refer to the list as `name`."""
+    """Raises `ContainerError` unless the items in `listed`, which are tensors or containers, have tensors at the same
+    paths. `rows` contains the operands of each item. Errors refer to the list as `name`."""
+    # the name of an operand, such as "parts[1]['x']", begins with the name of its item
     paths = [
         [operand.name.removeprefix(f"{name}[{i}]") for operand in row]
         for i, row in enumerate(rows)
     ]
     for i, own_paths in enumerate(paths):
-        # the path is "" if the item itself is a tensor
-        if own_paths == paths[0] and (
-            own_paths != [""] or is_leaf(listed[i]) is is_leaf(listed[0])
-        ):
+        # an item that is itself a tensor has the single path "", which no tensor in a container has
+        if own_paths == paths[0]:
             continue
         missing = [path for path in paths[0] if path not in own_paths]
         extra = [path for path in own_paths if path not in paths[0]]
@@ -399,20 +400,21 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
 def _check_others(parts: list[Any]) -> None:
     """Raises `ContainerError` if a value that is not a tensor differs between the parts,
     because the joined result can have only one value in its place."""
-    # `_check_structures` has ensured that either every part is a tensor, without other values,
-    # or no part is a tensor. So `i` below is the index in `parts`
+    # the values of each part, by their paths. `_check_structures` has ensured that either every part is a tensor,
+    # without other values, or no part is a tensor. So `i` below is the index in `parts`
     others = [
         {leaf.path: leaf.value for leaf in trees.leaves(part) if not is_leaf(leaf.value)}
         for part in parts
         if not is_leaf(part)
     ]
-    for i, other in enumerate(others):
-        for path in {**others[0], **other}:
-            own_value, first = other.get(path), others[0].get(path)
+    for i, values in enumerate(others):
+        # all paths in this part or in the first part
+        for path in {**others[0], **values}:
+            value, first = values.get(path), others[0].get(path)
             # None as a value differs from a missing value, for which `get` returns None as well
-            if (path in other) is not (path in others[0]) or not _is_same(own_value, first):
+            if (path in values) is not (path in others[0]) or not _is_same(value, first):
                 raise ContainerError(
-                    f"parts[{i}]{path} is {shown(own_value)}, but parts[0]{path} is {shown(first)}; values that are "
+                    f"parts[{i}]{path} is {shown(value)}, but parts[0]{path} is {shown(first)}; values that are "
                     "not tensors must be the same in all parts"
                 )
 
@@ -453,16 +455,18 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
     """Raises `ContainerError` if one replica has the same tensor at two paths, but another replica has two different
     tensors at these paths. The two sums may differ, but the single tensor can contain only one of them. Each of the
     `columns` contains the operands at one path."""
-    columns_by_id: dict[int, Sequence[Operand]] = {}
+    # the first column in which each tensor occurs, by the tensor's `id`
+    first_columns: dict[int, Sequence[Operand]] = {}
     for column in columns:
         for operand in column:
-            other = columns_by_id.setdefault(id(operand.value), column)
-            if _ids(other) != _ids(column):
-                twin = next(
-                    candidate for candidate in other if candidate.value is operand.value
+            first_column = first_columns.setdefault(id(operand.value), column)
+            # all replicas must have the same tensors in both columns
+            if _ids(first_column) != _ids(column):
+                earlier = next(
+                    candidate for candidate in first_column if candidate.value is operand.value
                 )
                 raise ContainerError(
-                    f"{twin.name} and {operand.name} are the same tensor here, but two different tensors in "
+                    f"{earlier.name} and {operand.name} are the same tensor here, but two different tensors in "
                     "another replica; tie the weights in all replicas or in none"
                 )
 
@@ -471,9 +475,9 @@ def _check_ties(columns: Iterable[Sequence[Operand]]) -> None:
 
 
 def _models(operands: list[Operand]) -> list[Operand]:
-    """Returns the models among the operands that have to be copied, each model once. A model that is part of another
-    model is left out, because it is copied together with that model. Raises `UnsupportedError` if two models share a
-    variable, unless one model is part of the other."""
+    """Returns the models among the operands that have to be copied, each model once. These include single variables,
+    such as a `tf.Variable`, which have the kind "model", too. A single variable of another model is left out, because
+    it is copied together with that model. Raises `UnsupportedError` if any other two models share a variable."""
     # the model to which each variable belongs, by the variable's `id`
     owners: dict[int, Operand] = {}
     models: list[Operand] = []
@@ -481,18 +485,19 @@ def _models(operands: list[Operand]) -> list[Operand]:
     unique = {
         id(operand.value): operand for operand in operands if operand.kind == "model"
     }.values()
-    # pairs of a model and the `id`s of its variables; the `id`s are unnecessary if the model is
-    # the only operand
-    sized = [
-        (operand, [] if _is_alone(operands) else [id(v) for _, v in _variables(operand)])
-        for operand in unique
+    # the variables are compared only if there are other operands
+    if _is_alone(operands):
+        return list(unique)
+    # pairs of a model and the `id`s of its variables
+    pairs = [
+        (operand, [id(variable) for _, variable in _variables(operand)]) for operand in unique
     ]
-    # models with more variables come first, so that every model comes before its parts. A
-    # variable, which is listed as a model with one variable, comes after a model that has no
-    # other variable
+    # models with more variables come first, so that every model comes before its single variables. A single variable
+    # is its own only variable, and comes after a model that has no other variable
     for operand, variables in sorted(
-        sized, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])
+        pairs, key=lambda pair: (-len(pair[1]), id(pair[0].value) in pair[1])
     ):
+        # a single variable of a model that has come before it
         if id(operand.value) in owners:
             continue
         for variable in variables:
@@ -523,13 +528,14 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
     # the copy of each operand, by the operand's `id`
     new: dict[int, Any] = {}
     for operand in models:
-        twin = leaves.copy(operand.backend, operand.kind, operand.value, place)
+        model = leaves.copy(operand.backend, operand.kind, operand.value, place)
         # other operands may be variables of this model; the copy's variables have the same
         # names
         if not _is_alone(operands):
-            twins = dict(operand.backend.variables(twin))
-            new.update((id(old), twins[name]) for name, old in _variables(operand))
-        new[id(operand.value)] = twin
+            variables = dict(operand.backend.variables(model))
+            new.update((id(old), variables[name]) for name, old in _variables(operand))
+        new[id(operand.value)] = model
+    # all operands that are not part of a copied model
     for operand in operands:
         if id(operand.value) not in new:
             new[id(operand.value)] = leaves.leaf(operand.backend, operand.value, place)
