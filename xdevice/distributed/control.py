@@ -524,7 +524,7 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
     """Returns a function that waits until the connection can be read or, if frames are waiting
     to be sent, written. The function's argument is the maximum number of seconds to wait; None
     means no limit. The function returns whether the connection is ready; False means that the time ran out first."""
-    # Windows has no `poll`
+    # Windows has no `poll`; the first list that `select` returns contains the connection if it can be read
     if not hasattr(select, "poll"):
         return lambda seconds: bool(
             select.select([conn], [conn] if conn.out else [], [], seconds)[0]

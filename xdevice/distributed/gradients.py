@@ -351,12 +351,10 @@ def _end(
         )
     # this part of the vote names the parameters that have no gradient after the pass
     nones = f"{weight_text}{''.join(f'; {parameters[i].name} None' for i in missing)}"
+    # on a rank that refuses a gradient, the error replaces this part
+    outcome = nones if refused is None else f"; {refused}"
     try:
-        session.agree(
-            lambda: (
-                f"averaging, after the backward pass{nones if refused is None else f'; {refused}'}"
-            )
-        )
+        session.agree(lambda: f"averaging, after the backward pass{outcome}")
     # still waits for the buckets that are being sent, because otherwise the engine would
     # confuse them with the buckets of the next call
     except CollectiveMismatchError:

@@ -83,11 +83,11 @@ class Liveness:
         # the other threads are measured over a longer span, because a framework's background work comes in bursts: a
         # whole burst may fall between two readings, and is no sign of progress. If no earlier reading is within this
         # span, the last reading is used
-        self._recent = [
+        recent = [
             earlier for earlier in self._recent if reading.when - earlier.when < _SPAN_SECONDS
         ] or [last]
-        oldest = self._recent[0]
-        self._recent.append(reading)
+        oldest = recent[0]
+        self._recent = [*recent, reading]
         # `max`, because after a shorter time, a single burst would be a large part of that time
         return (
             reading.others - oldest.others
@@ -130,7 +130,7 @@ class Liveness:
         """Returns the current signs of life."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         program = _time_of(self.thread)
-        # the times in `os.times` are those of child processes that have ended; without them the total would decrease
+        # these times of `os.times` are those of child processes that have ended; without them the total would decrease
         # when a child process ends
         ended = os.times()
         children = ended.children_user + ended.children_system + _children_time(os.getpid())

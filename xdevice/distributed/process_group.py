@@ -65,6 +65,7 @@ def processes(
             ),
             "join_timeout",
         ),
+        # for any value but "1" and "0", the lookup raises KeyError, for which `setting` raises its error
         engines.setting(
             check, "XDEVICE_CHECK", True, {"1": True, "0": False}.__getitem__, "1 or 0"
         ),

@@ -455,7 +455,8 @@ def _reap(group: int) -> None:
     """Removes the ended processes of a group if they are children of this process. Until these processes are removed,
     the system considers them members of the group.
     """
-    # `waitpid` raises this error if no process of the group is a child of this process
+    # `waitpid` raises this error if no process of the group is a child of this process, and returns (0, 0) if all such
+    # children are still running
     with suppress(ChildProcessError):
         while os.waitpid(-group, os.WNOHANG) != (0, 0):
             pass

@@ -158,7 +158,7 @@ class Pool:
     def close(self) -> None:
         """Ends the idle threads, and waits until they have ended."""
         with self._lock:
-            # busy threads are not included: they become idle later, and may be ended then
+            # threads that are busy now are not included: they become idle later, and may be ended by a later call
             ending, self._idle = self._idle, []
         for worker in ending:
             worker.jobs.put(None)

@@ -55,8 +55,7 @@ class Hooks(Patches):
         self._report = report
         self._size = size
         self._place = place or backend.device_of
-        # caches whether a class is a type of tensors, because every call of a hook needs this
-        # answer
+        # caches whether a class is a type of tensors, because every call of a hook needs to know this
         self._tensors: dict[type, bool] = {}
 
     def __exit__(self, *_: object) -> None:
@@ -170,7 +169,8 @@ class Hooks(Patches):
         self, how: str, explicit: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Transfer | None:
         """Describes a call of `__reduce_ex__`. Returns a record if pickle reads the tensor. Returns None for
-        `copy.copy`, which calls the same method but reads no values."""
+        `copy.copy`, which calls the same method but reads no values. `explicit` is ignored, because pickle reads the
+        tensor implicitly; it exists so that this method is called like `_describe_read`."""
         # frame 0 is this function, frame 1 the hook, and frame 2 the code that called the
         # method
         return (

@@ -89,7 +89,7 @@ class LimitedGpus(Primitives):
         if total is None:
             return usage
         # the framework's peak may exceed the limit, because the framework counts a tensor before xdevice
-        # refuses the tensor. A peak of None stays None
+        # refuses the tensor. A peak of None, which means that the framework does not report it, stays None
         peak = usage.peak and min(usage.peak, total)
         return usage._replace(total=total, free=total - (usage.allocated or 0), peak=peak)
 
