@@ -654,6 +654,31 @@ def test_two_models_of_one_framework_are_told_apart_by_layers_nobody_knows():
             xdevice.assert_parity(nn.Sequential(linear, one), nn.Sequential(linear, other))
 
 
+@pytest.mark.parametrize("name", ["torch", "paddle", "mxnet"])
+def test_layers_of_one_class_are_told_apart_by_their_attributes(name):
+    nn = framework(name).gluon.nn if name == "mxnet" else framework(name).nn
+    base = {"torch": "Module", "paddle": "Layer", "mxnet": "HybridBlock"}[name]
+
+    class Scale(getattr(nn, base)):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x):
+            return self.factor * x
+
+    xdevice.assert_parity(Scale(2.0).eval() if name != "mxnet" else Scale(2.0), Scale(2.0))
+    with pytest.raises(xdevice.errors.ParityError, match=r"factor=2.0, expected factor=3.0"):
+        xdevice.assert_parity(Scale(2.0), Scale(3.0))
+
+
+def test_losses_of_one_class_are_told_apart_by_their_attributes():
+    nn = pytest.importorskip("torch").nn
+    xdevice.assert_parity(nn.HuberLoss(delta=2.0), nn.HuberLoss(delta=2.0))
+    with pytest.raises(xdevice.errors.ParityError, match=r"delta=1.0, .*, expected delta=2.0"):
+        xdevice.assert_parity(nn.HuberLoss(delta=1.0), nn.HuberLoss(delta=2.0))
+
+
 def test_what_a_functional_model_calls_a_layer_with_is_listed():
     torch, keras = pytest.importorskip("torch"), pytest.importorskip("keras")
 

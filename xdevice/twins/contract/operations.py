@@ -56,6 +56,11 @@ out such a window."""
 UPSCALE: Final = "upscale_in_train"
 """The usual mode of a dropout: in training, the outputs are divided by 1 - p; in evaluation, they equal the inputs."""
 
+_OF_EVERY_LAYER: Final = (
+    "training", "deterministic", "use_running_average",  # the state of training
+    "name", "seed", "trainable", "built", "autocast", "supports_masking", "supports_jit", "stateful", "losses",  # Keras
+)  # fmt: skip
+"""Names of attributes that say nothing about what a layer computes."""
 # PyTorch's names of activation functions, by the lowercase names that other frameworks use
 _SAME_FUNCTIONS: Final = MappingProxyType(
     {
@@ -129,7 +134,7 @@ class Table(NamedTuple):
         """Returns the description of a layer without parameters, or None if there is nothing to report about the
         layer."""
         if self.is_rewritten(layer):
-            return other(path, layer)
+            return with_attributes(other(path, layer), layer)
         # the nearest base class with a row: a subclass without its own code computes the same as its base class
         base = next((cls for cls in type(layer).__mro__ if cls in self.rows), None)
         if base is not None:
@@ -137,7 +142,9 @@ class Table(NamedTuple):
             return None if row is None else row(path, layer)
         # the repr of a user's class may raise, or print addresses
         is_own = _root(type(layer)) == self.package
-        return other(path, layer, self.describe(layer) if is_own else "")
+        details = self.describe(layer) if is_own else ""
+        entry = other(path, layer, details)
+        return entry if details else with_attributes(entry, layer)
 
     def is_rewritten(self, layer: Any) -> bool:
         """Whether a layer's class is from outside the framework, is not in the table's attribute `foreign`, and
@@ -561,6 +568,27 @@ def other(path: str, layer: object, details: str = "") -> Layer:
     return Layer(
         path, OTHER, (), {"type": text, "class": f"{cls.__module__}.{cls.__qualname__}"}
     )
+
+
+def with_attributes(entry: Layer, layer: object) -> Layer:
+    """Returns the entry for a layer that nothing else describes with one more setting, "attributes". This is a string
+    with the plain values in the layer's public attributes, as "name=value, ...". They may be all that distinguishes two
+    layers of one class, such as `delta` of PyTorch's HuberLoss. The state of training is left out, because it is
+    compared for the whole model."""
+    values = vars(layer) if hasattr(layer, "__dict__") else {}
+    text = ", ".join(
+        f"{name}={value!r}"
+        for name, value in sorted(values.items())
+        if not name.startswith("_") and name not in _OF_EVERY_LAYER and _is_plain(value)
+    )
+    return entry._replace(settings={**entry.settings, "attributes": text})
+
+
+def _is_plain(value: object) -> bool:
+    """Returns whether a value is None, a number or a string, or a tuple or list of such values."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, complex, str)
 
 
 def is_rewritten(layer: object, package: str, *methods: str) -> bool:
