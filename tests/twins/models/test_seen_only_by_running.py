@@ -672,6 +672,28 @@ def test_layers_of_one_class_are_told_apart_by_their_attributes(name):
         xdevice.assert_parity(Scale(2.0), Scale(3.0))
 
 
+def test_layers_of_keras_of_one_class_are_told_apart_by_their_attributes():
+    keras = pytest.importorskip("keras")
+
+    class Scale(keras.layers.Layer):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def call(self, x):
+            return self.factor * x
+
+    one, same, other = (
+        keras.Sequential([keras.Input((2,)), Scale(x)]) for x in (2.0, 2.0, 3.0)
+    )
+    one.compile("sgd", "mse")
+    xdevice.assert_parity(one, same)
+    with pytest.raises(
+        xdevice.errors.ParityError, match=r"attributes is factor=2.0, expected factor=3.0"
+    ):
+        xdevice.assert_parity(one, other)
+
+
 def test_losses_of_one_class_are_told_apart_by_their_attributes():
     nn = pytest.importorskip("torch").nn
     xdevice.assert_parity(nn.HuberLoss(delta=2.0), nn.HuberLoss(delta=2.0))

@@ -58,7 +58,8 @@ UPSCALE: Final = "upscale_in_train"
 
 _OF_EVERY_LAYER: Final = (
     "training", "deterministic", "use_running_average",  # the state of training
-    "name", "seed", "trainable", "built", "autocast", "supports_masking", "supports_jit", "stateful", "losses",  # Keras
+    "name", "seed", "trainable", "built", "autocast", "supports_masking", "supports_jit", "stateful", "losses",
+    "activity_regularizer", "call_signature_parameters",  # these two lines are of Keras
 )  # fmt: skip
 """Names of attributes that say nothing about what a layer computes."""
 # PyTorch's names of activation functions, by the lowercase names that other frameworks use
@@ -585,7 +586,7 @@ def with_attributes(entry: Layer, layer: object) -> Layer:
 
 
 def _is_plain(value: object) -> bool:
-    """Returns whether a value is None, a number or a string, or a tuple or list of such values."""
+    """Whether a value is None, a number or a string, or a tuple or list of such values."""
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return value is None or type(value) in (bool, int, float, complex, str)
