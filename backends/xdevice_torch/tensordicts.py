@@ -129,8 +129,8 @@ def _items(x: Any) -> dict[str, Any]:
     # only lazily stacked collections have this attribute
     if hasattr(x, "stack_dim"):
         raise ContainerError(
-            f"the tensors in this {type(x).__qualname__} are stacked whenever they are read, so they cannot be "
-            f"replaced; pass x.contiguous(), which stacks them once"
+            f"xdevice cannot put new tensors into this {type(x).__qualname__}, because it stacks its tensors anew at "
+            f"every read; call its method contiguous(), and pass the result"
         )
     return dict(x.items())
 

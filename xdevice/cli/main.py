@@ -112,7 +112,10 @@ def main() -> None:
 @click.argument("names", nargs=-1, metavar="[BACKEND]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option(
-    "--timeout", default=120.0, show_default=True, help="How many seconds one backend may take."
+    "--timeout",
+    default=120.0,
+    show_default=True,
+    help="The number of seconds to wait for each backend.",
 )
 def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
     """Shows which backends are installed, whether they can be imported, and which devices they find.
@@ -194,7 +197,7 @@ def _comparison_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.FloatRange(min=0, min_open=True),
     default=600.0,
     show_default=True,
-    help="How many seconds one backend may take.",
+    help="The number of seconds to wait for each backend.",
 )
 @click.option(
     "--jobs",

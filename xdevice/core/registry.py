@@ -349,8 +349,8 @@ def _import_failed(name: str, error: Exception) -> BackendImportError:
     # reinstalling the framework, as the message below advises, would not help in this case
     if _PLUGINS_VARIABLE in str(error):
         return BackendImportError(
-            f"the backend {name!r} cannot be imported, because another vendor's device plugin does not load: {error}; "
-            f"install the plugin's requirements, such as a driver, or set {_PLUGINS_VARIABLE}=0 to load no plugins"
+            f"the backend {name!r} cannot be imported, because a third-party device plugin failed to load: {error}; "
+            f"install what the plugin requires, such as a driver, or set {_PLUGINS_VARIABLE}=0 to load no plugins"
         )
     return BackendImportError(
         f"the backend {name!r} is installed but cannot be imported: {type(error).__name__}: {error}; "

@@ -164,7 +164,7 @@ CALLS: Final[dict[str, Idiom]] = {
         torch.autocast torch.amp.autocast torch.amp.GradScaler torch.cuda.amp.autocast torch.cuda.amp.GradScaler
         paddle.amp.auto_cast paddle.amp.GradScaler paddle.amp.decorate
         tensorflow.keras.mixed_precision.set_global_policy mxnet.contrib.amp.init mxnet.amp.init
-    """, "the framework's own mixed precision works together with xdevice", _MIXED),
+    """, "leave this line: the framework's own mixed precision works with xdevice", _MIXED),
     **_calls("XD155", "no_word", "", """
         tensorflow.config.set_visible_devices tensorflow.config.set_logical_device_configuration
         tensorflow.config.get_visible_devices tensorflow.config.experimental.set_virtual_device_configuration

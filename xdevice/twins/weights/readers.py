@@ -178,7 +178,7 @@ _DEPTHWISE: Final = re.compile(
 """Matches the depthwise convolutions in the config of a whole model. In such a file, their kernels are named `kernel`,
 like the kernels of other layers."""
 _SIDE: Final = re.compile("/(forward|backward)_[^/]+/[^/]*cell[^/]*/")
-"""Matches the path of a cell of a Bidirectional layer in a file of a whole model."""
+"""Matches the path of a cell inside a Bidirectional layer, in a file that stores a whole model."""
 
 
 def read_keras(path: str) -> Arrays:
