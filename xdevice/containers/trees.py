@@ -468,7 +468,8 @@ def _rebuild(
     container to its node, its new children and the new container. So a container in two places remains a single
     container."""
     container, way, _, children, inner = node
-    # not None if this container was already rebuilt in another place
+    # not None if this container was already rebuilt in another place. If `flatten` was called with `once`, both places
+    # have the same node, and its leaves are in `changed` only once. Otherwise each place has its own node and leaves
     earlier_node, earlier_children, earlier_twin = done.get(id(container), (None, None, None))
     if earlier_node is not None and (earlier_node is node or way is SELF_REFERRING):
         return earlier_twin

@@ -52,8 +52,8 @@ class _Hook:
         self.owner = owner
         self.name = name
         self.blocks = 0
-        # read from `vars`, so that an inherited attribute is deleted afterwards, and not copied into the
-        # class
+        # read from `vars`: if the owner only inherits the attribute, `undo` deletes the replacement, and does not copy
+        # the inherited value into the owner
         self.before = vars(owner).get(name, _ABSENT)
         self.replacement = make(getattr(owner, name))
         setattr(owner, name, self.replacement)

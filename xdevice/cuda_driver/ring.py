@@ -250,7 +250,7 @@ class _Slot:
 class _Copy:
     """One copy, which several threads of the ring make chunk by chunk. `address` is the address on the GPU, and `host`
     is the address in host memory. `owners` are the two objects that own the memory on both sides; the copy keeps them
-    alive until it is done."""
+    alive until it is done. `stream` is the stream that the caller names; None means the GPU's own stream for copies."""
 
     threads = SLOTS
     """The maximum number of threads for one copy."""

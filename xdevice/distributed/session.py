@@ -408,8 +408,8 @@ class Session:
 
     @contextmanager
     def inside(self, what: str) -> Iterator[None]:
-        """A block in which no collective can be called. If a collective is called in it, the error calls the block
-        `what`."""
+        """A block in which no collective may be called, for example because the ranks are in it at different times, as
+        in the block of `World.first`. A collective in the block raises `ScopeError`, which names the block: `what`."""
         self._within = what
         try:
             yield

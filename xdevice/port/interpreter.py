@@ -303,6 +303,7 @@ class Interpreter(Inference):
             before = after
         else:  # each round has added values, so the names may be anything
             before = {name: value | UNKNOWN for name, value in before.items()}
+        # the last round has changed nothing, so these are also the values at the end of the loop
         ends[node] = before
         return before
 

@@ -480,6 +480,7 @@ def _name_of_vendor(view: _View, node: ast.Attribute | ast.Name) -> Found:
             "XD217",
             f"is_cuda is false for tensors on other vendors' GPUs; use {ROWS['x.is_cuda'].advice}",
         )
+    # in `torch.cuda.amp.autocast`, only the whole name is reported, and not `torch.cuda.amp`
     elif _CUDA_NAME.match(name) and not isinstance(view.parents.get(node), ast.Attribute):
         if (
             isinstance(parent := view.parents.get(node), ast.Call)

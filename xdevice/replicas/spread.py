@@ -63,7 +63,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     Raises:
         ShapeError: if `even` is True and the length cannot be divided evenly; if a tensor has no first axis, or if its
             length differs from the first tensor's length.
-        ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.
+        ArgumentError: if `devices` is empty. DeviceError: if `devices` is not a list.
         DeviceNotFoundError: if a tensor's backend lacks a device. NumPy arrays can only be on cpu:0, so convert them to
             tensors first.
         NotATensorError: if `x` contains a model, or no tensor. UnsupportedError: for a sparse, ragged or masked tensor,
@@ -210,9 +210,9 @@ def broadcast(x: Any, devices: Iterable[object]) -> list[Any]:
         devices: a list of devices in any form.
 
     Raises:
-        ArgumentError, DeviceError: if `devices` is empty; if `devices` is not a list.
-        DeviceNotFoundError: if one of the devices does not exist. In that case, nothing has been
-            copied.
+        ArgumentError: if `devices` is empty.
+        DeviceError: if `devices` is not a list.
+        DeviceNotFoundError: if one of the devices does not exist. In that case, nothing has been copied.
         NotBuiltError: if a model has a variable without values yet. The other errors of `copy_to` are raised, too.
 
     Costs a copy for each device.

@@ -120,8 +120,9 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             )
         weight_norm = _hook_of_weight(layer, weight_norm_hook.WeightNorm)
         if weight_norm is not None:
-            # g has the length 1 along each axis over which |v| is summed, which are all axes except
-            # `dim`. `NORM_NAMES[0]` contains the names of g and v
+            # PyTorch's g has as many axes as v, and the length 1 along each axis over which |v| is summed, which are
+            # all axes except `dim`. Paddle's g has the shape of `weight_g`. `NORM_NAMES[0]` contains the names of g
+            # and v
             axes = range(layer.weight_v.ndim)
             shape = [
                 layer.weight_v.shape[axis] if axis == weight_norm.dim else 1 for axis in axes

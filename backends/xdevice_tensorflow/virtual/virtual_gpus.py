@@ -46,7 +46,8 @@ def _keep_out_of_strategies(backend: VirtualGpus) -> None:
     canonicalize = getattr(*_STRATEGIES)
 
     def refusing(d: Any, default: Any = None) -> str:
-        """Replaces TensorFlow's `canonicalize`. `d` is the name of a device, and `default` provides the parts that are
+        """Returns the full name of a device, as TensorFlow's `canonicalize` does, but raises `UnsupportedError` for a
+        GPU. `d` is the name of a device, or an object with an attribute `name`; `default` provides the parts that are
         missing in this name."""
         # the full name for any spelling of the device, such as
         # "/job:localhost/replica:0/task:0/device:GPU:0"

@@ -185,7 +185,7 @@ class Recorder(Mode):
         # the states of the random generator at the start, and after the last operation that drew
         # numbers. If the current state differs from the second one, the function has seeded the
         # generator. All arguments are on one device, so the first one tells whose generator it is
-        self._random_at_start = self._random_now = _random_state(tensors[0].device)
+        self._random_at_start = self._random_after_draws = _random_state(tensors[0].device)
         self._has_drawn, self._default_dtype = False, torch.get_default_dtype()
         self._variables = (f"v{i}" for i in count())
         self._lines: list[str] = []
@@ -239,7 +239,7 @@ class Recorder(Mode):
         line = self._call_source(func, args, kwargs)
         result = func(*replaced(Symbol, _value_of, args), **replaced(Symbol, _value_of, kwargs))
         if torch.Tag.nondeterministic_seeded in func.tags:
-            self._random_now = _random_state(self._inputs[0].device)
+            self._random_after_draws = _random_state(self._inputs[0].device)
         # `torch.tensor(data)` calls `lift_fresh`. The function creates this tensor at each
         # call, but in the program it is a constant. The program clones the constant, so that no
         # later line can change it
@@ -309,7 +309,7 @@ class Recorder(Mode):
         """Raises `UnsupportedError` if the function has changed the state of the random generator other than by drawing
         numbers, for example with `torch.manual_seed`. Such a change is not an operation, so the program would not
         repeat it."""
-        if self._random_now != _random_state(self._inputs[0].device):
+        if self._random_after_draws != _random_state(self._inputs[0].device):
             raise self._refuse(
                 f"setting the seed or the state of the random generator {_WHILE_COMPILED}",
                 "set it outside the function",

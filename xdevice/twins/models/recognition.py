@@ -130,8 +130,10 @@ def chosen_reading(equally_good: list[Reading], is_torch_assumed: bool) -> Readi
     if is_torch_assumed and first.dialect == "torch":
         return first
     for other in equally_good[1:]:
-        for layer, counterpart in zip(first.layers, other.layers, strict=False):
-            if layer.path == counterpart.path and _rules(layer) != _rules(counterpart):
+        counterparts = {layer.path: layer for layer in other.layers}
+        for layer in first.layers:
+            counterpart = counterparts.get(layer.path)
+            if counterpart is not None and _rules(layer) != _rules(counterpart):
                 raise StateError(
                     f"the framework of these tensors is unknown, and {layer.parts[0].name} is laid out differently in "
                     f"{first.dialect} and {other.dialect}; pass layout={first.dialect!r} or layout={other.dialect!r}"

@@ -260,8 +260,8 @@ class LogWriter:
         return tuple(filter(None, self._all_keys(value)))
 
     def _all_keys(self, value: Any) -> list[str]:
-        """Stores the tensors in a value that have numbers, and returns the keys of all its tensors. The key of a tensor
-        without numbers is ""."""
+        """Stores those tensors in `value` whose numbers can be read. Returns the keys of all its tensors, "" for each
+        other tensor."""
         # reading a tensor runs operations of the framework that are not operations of the program
         self._is_inside, before = True, self._is_inside
         try:
