@@ -433,7 +433,7 @@ def _summed_axes(
                 f"{shapes[1]}, not {count}"
             )
     is_pair = isinstance(axes, tuple | list) and len(axes) == 2
-    if not is_pair or not all(isinstance(named, tuple | list | range) for named in axes):
+    if not is_pair or not all(hasattr(type(named), "__iter__") for named in axes):
         raise ShapeError(
             f"tensordot: axes must be a number of axes, or two sequences such as ([1], [0]), not {shown(axes)}"
         )
