@@ -322,7 +322,7 @@ def test_a_slot_that_holds_tensors_is_refused(backend, there, form, inherited):
     ]
     for verb in verbs:
         with pytest.raises(
-            xdevice.errors.ContainerError, match=r"the slot cache of .* holds tensors"
+            xdevice.errors.ContainerError, match=r"the slot cache of .* contains tensors"
         ):
             verb(model)
 
