@@ -524,14 +524,8 @@ def _count_features(layer: Any, of_outputs: bool) -> int | None:
         return int(layer.filters if of_outputs else channels)
     if isinstance(layer, kl.EinsumDense):
         return _count_features_of_einsum(layer, of_outputs)
-    # the queries, keys and values may have different numbers of features
     if isinstance(layer, kl.MultiHeadAttention):
-        inputs = (layer.query_dense, layer.key_dense, layer.value_dense)
-        return (
-            int(layer.output_dense.kernel.shape[-1])
-            if of_outputs
-            else max(int(dense.kernel.shape[0]) for dense in inputs)
-        )
+        return _count_features_of_attention(layer, of_outputs)
     if isinstance(layer, kl.Embedding):
         return int(layer.output_dim) if of_outputs else None
     # a norm of images has a parameter for each channel, and not for each feature. An input with at most three axes
@@ -540,6 +534,15 @@ def _count_features(layer: Any, of_outputs: bool) -> int | None:
         isinstance(layer, _FEATUREWISE) and (getattr(layer.input_spec, "ndim", 2) or 2) <= 3
     )
     return int(layer.weights[0].shape[-1]) if is_flat else None
+
+
+def _count_features_of_attention(layer: Any, of_outputs: bool) -> int:
+    """Returns the number of features in the outputs of a MultiHeadAttention if `of_outputs`, else in its inputs."""
+    if of_outputs:
+        return int(layer.output_dense.kernel.shape[-1])
+    # the queries, keys and values may have different numbers of features
+    inputs = (layer.query_dense, layer.key_dense, layer.value_dense)
+    return max(int(dense.kernel.shape[0]) for dense in inputs)
 
 
 def _count_features_of_einsum(layer: Any, of_outputs: bool) -> int:
