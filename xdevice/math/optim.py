@@ -90,8 +90,8 @@ def sgd(
     nesterov: bool = False,
     weight_decay: float = 0.0,
 ) -> tuple[Any, dict[str, Any]]:
-    """Computes a step of gradient descent. For each parameter p with its gradient g, the new momentum is `m =
-    momentum * m + g`, and the new parameter is `p - lr * m`.
+    """Computes a step of gradient descent. For each parameter p with its gradient g, the new momentum is
+    `m = momentum * m + g`, and the new parameter is `p - lr * m`.
 
     Args:
         grads: the gradients, in a container with the same structure as `params`.
