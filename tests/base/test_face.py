@@ -39,7 +39,7 @@ def test_a_function_says_that_it_is_of_xdevice():
 
 def test_importing_xdevice_imports_nothing_else():
     code = "import sys; before = set(sys.modules); import xdevice; print(*sorted(set(sys.modules) - before))"
-    base = [f"xdevice.base.{name}" for name in ("faces", "forks", "requests", "version")]
+    base = [f"xdevice.base.{name}" for name in ("faces", "forks", "requested", "version")]
     core = ["xdevice.core", "xdevice.core.frameworks", "xdevice.core.importing"]
     assert printed("-c", code).split() == [
         "__future__",

@@ -6,7 +6,7 @@ import pytest
 from helpers.environment import FRAMEWORKS, printed, sampled
 
 import xdevice
-from xdevice.base import requests
+from xdevice.base import requested
 from xdevice.contract import environment
 from xdevice.virtual.contract import characters
 from xdevice.virtual.contract.characters import Character
@@ -45,7 +45,7 @@ def test_what_exists_lacks_float64(name):
     ["2:", "2:no_float", "2:memory=256", "2:memory=1PB", ":mps", "2:mps+", "-1:mps", "mps"],
 )
 def test_a_text_that_describes_nothing_is_refused(text, monkeypatch):
-    monkeypatch.setattr(requests, "virtual_gpus", "")
+    monkeypatch.setattr(requested, "virtual_gpus", "")
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", text)
     with pytest.raises(
         xdevice.errors.SettingError,

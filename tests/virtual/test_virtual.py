@@ -14,7 +14,7 @@ import pytest
 from helpers.environment import FRAMEWORKS, printed, sampled
 
 import xdevice
-from xdevice.base import devices, requests
+from xdevice.base import devices, requested
 from xdevice.contract import environment
 from xdevice.core import registry
 from xdevice.virtual import gpus
@@ -55,9 +55,9 @@ def loaded(monkeypatch):
     monkeypatch.setattr(registry, "_owners", {})
     probes = dict(registry.probes)
     registry.probes.clear()
-    monkeypatch.setattr(requests, "virtual_gpus", "")
+    monkeypatch.setattr(requested, "virtual_gpus", "")
     monkeypatch.setattr(gpus, "_hides_real_gpus", False)
-    monkeypatch.delenv(requests.VIRTUAL_GPUS, raising=False)
+    monkeypatch.delenv(requested.VIRTUAL_GPUS, raising=False)
     yield found
     registry.probes.clear()
     registry.probes.update(probes)
@@ -344,7 +344,7 @@ try:
     xdevice.backend("{name}")
 except xdevice.errors.UnsupportedError as error:
     print(error)
-xdevice.base.requests.virtual_gpus = ""
+xdevice.base.requested.virtual_gpus = ""
 xdevice.virtual_gpus({most})
 with xdevice.use_backend("{name}"):
     x = xdevice.ones(2, device="gpu:{most - 1}")

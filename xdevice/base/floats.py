@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from xdevice.base.requests import FLOATS
+from xdevice.base.requested import FLOATS
 from xdevice.errors import SettingError, shown
 
 TYPE_CHECKING = False  # typing takes longer to import than this module

@@ -13,8 +13,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from xdevice.base import floats, requests
-from xdevice.base.requests import BLOCKING, VIRTUAL_GPUS
+from xdevice.base import floats, requested
+from xdevice.base.requested import BLOCKING, VIRTUAL_GPUS
 from xdevice.errors import SettingError, shown
 
 if TYPE_CHECKING:
@@ -136,15 +136,15 @@ def requested_gpus() -> tuple[Any, ...]:
 def request() -> tuple[str, str]:
     """Returns two strings: the name of the call or variable that requests virtual GPUs, and the description of the
     virtual GPUs, which is "" if there is no request. A call takes precedence over the variable."""
-    if requests.virtual_gpus:
-        return "virtual_gpus()", requests.virtual_gpus
+    if requested.virtual_gpus:
+        return "virtual_gpus()", requested.virtual_gpus
     return VIRTUAL_GPUS, _variable()
 
 
 def remember(text: str) -> None:
     """Stores the program's request for the virtual GPUs that `text` describes, so that backends that are loaded later
     get these virtual GPUs too."""
-    requests.virtual_gpus = text
+    requested.virtual_gpus = text
 
 
 def _variable() -> str:

@@ -18,7 +18,7 @@ import _thread
 import sys
 import time
 
-from xdevice.base import forks, requests
+from xdevice.base import forks, requested
 
 from . import frameworks
 
@@ -195,7 +195,7 @@ def _is_needed(framework: Known) -> bool:
         or any(other is not framework for other in frameworks.list_imported())
     ):
         return True
-    return requests.exist()
+    return requested.anything()
 
 
 def install() -> None:

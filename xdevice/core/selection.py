@@ -7,7 +7,7 @@ import os
 import warnings
 from contextvars import ContextVar
 
-from xdevice.base import devices, requests
+from xdevice.base import devices, requested
 from xdevice.errors import BackendNotFoundError, UnsupportedError, shown
 
 from . import blocks, frameworks, registry
@@ -135,7 +135,7 @@ def hand_over(module: str, framework: Known) -> None:
         backend.on_choice()
     # a framework must get its virtual GPUs before it is used, and the program may use these frameworks
     # next
-    if requests.exist():
+    if requested.anything():
         for name in set(framework.brings) & {
             brought.name for brought in frameworks.list_imported()
         }:

@@ -13,6 +13,8 @@ from helpers.environment import framework
 from safetensors.numpy import save_file
 
 import xdevice
+from xdevice.twins.contract import layouts
+from xdevice.twins.models import recognition
 from xdevice.twins.weights.nested import state_in
 
 torch = framework("torch")
@@ -384,3 +386,23 @@ def test_a_folder_of_transformers_goes_into_its_own_class(name, tmp_path):
     assert any("they are tied" in line for line in state.done)
     own = source.state_dict()
     assert all(torch.equal(own[key], value) for key, value in like.state_dict().items())
+
+
+def test_readings_are_compared_by_the_paths_of_their_layers():
+    def reading(dialect, rule, *paths):
+        layers = [
+            layouts.Layer(
+                path, "linear", (layouts.Part(f"{path}.weight", ("weight",), rule),), {}
+            )
+            for path in paths
+        ]
+        return recognition.Reading(dialect, layers, [], {}, 0, 0, len(layers))
+
+    first = reading("flax", layouts.TRANSPOSED, "a", "b")
+    same = reading("paddle", layouts.TRANSPOSED, "b", "a", "c")
+    other = reading("mxnet", layouts.SAME, "b", "a")
+    assert recognition.chosen_reading([first, same], is_torch_assumed=False) is first
+    with pytest.raises(
+        xdevice.errors.StateError, match=r"a\.weight is laid out differently in flax"
+    ):
+        recognition.chosen_reading([first, same, other], is_torch_assumed=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from xdevice.base import devices, requests
+from xdevice.base import devices, requested
 from xdevice.contract import environment
 from xdevice.core import frameworks, registry
 from xdevice.errors import XDeviceError
@@ -49,7 +49,7 @@ class Cuda:
             wanted = max(2, self._device.index + 1)
             raise pytest.UsageError(
                 f"--xd-cuda={name} needs a virtual GPU of this name, but the number of virtual GPUs is {count}; set "
-                f"{requests.VIRTUAL_GPUS}={wanted}, and name a virtual GPU such as gpu:1 (a real GPU is already "
+                f"{requested.VIRTUAL_GPUS}={wanted}, and name a virtual GPU such as gpu:1 (a real GPU is already "
                 f"called cuda)"
             )
         # the backends for which "cuda" was changed: in this process, and in all processes of

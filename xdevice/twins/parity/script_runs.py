@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
-from xdevice.base import requests
+from xdevice.base import requested
 from xdevice.base.statuses import status_text
 from xdevice.core import generators, selection
 from xdevice.errors import RecordingError
@@ -236,7 +236,7 @@ class _RunningScripts:
         environment = {
             **os.environ,
             selection.VARIABLE: script.backend,
-            requests.FLOATS: script.floats,
+            requested.FLOATS: script.floats,
             # absolute, because the script may change its working directory
             recording.VARIABLE: str(folder.absolute()),
             # all backends get the same seed, because otherwise each one would start with different weights

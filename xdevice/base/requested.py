@@ -1,5 +1,5 @@
-"""Whether the program or an environment variable requests settings for every framework that is loaded: virtual GPUs,
-blocking mode, or the floats of XDEVICE_FLOATS.
+"""The settings that the program or an environment variable has requested for every framework that is loaded: virtual
+GPUs, blocking mode, and the floats of XDEVICE_FLOATS.
 
 `import xdevice` imports this module, because xdevice's import hook must not import it later
 (`xdevice.core.importing`). So this module must not import anything that takes time.
@@ -22,7 +22,7 @@ virtual_gpus = ""
 empty if the program has requested none."""
 
 
-def exist() -> bool:
+def anything() -> bool:
     """Whether the program or an environment variable requests virtual GPUs, blocking mode or the floats of
     XDEVICE_FLOATS. Returns True for a variable with an invalid value; `xdevice.contract.environment.check` reports this
     error later."""
