@@ -666,8 +666,8 @@ class Hub(threading.Thread):
             self._end_died(peer)
 
     def _read_answers(self, peer: Peer) -> None:
-        """Reads a rank's answers from its "pulse" connection, and records when the rank last
-        answered and last made progress. Ends the world if the connection has ended."""
+        """Reads a rank's answers from its "pulse" connection, and records when the rank last answered and last made
+        progress, and at which line its program is. Ends the world if the connection has ended."""
         if peer.pulse is None:
             return
         for _, text in peer.pulse.frames():
@@ -681,7 +681,8 @@ class Hub(threading.Thread):
             ):
                 peer.still_since = self._clock.now
         if not peer.pulse.is_open and not self.ended:
-            # a frame on the rank's other connection may contain the reason
+            # a frame on the rank's other connection may contain the reason. `_close_world` keeps the first reason, so
+            # `_end_died` then does nothing
             self._read_calls(peer)
             self._end_died(peer)
 
@@ -878,7 +879,7 @@ class Hub(threading.Thread):
     # ending the world
 
     def _end_died(self, peer: Peer) -> None:
-        """Ends the world because a connection of this rank has ended."""
+        """Ends the world because a connection to the rank `peer` has ended."""
         self._end(
             peer.rank,
             "died",

@@ -501,8 +501,8 @@ class seed:
         self._begun = self._place.numbers = generators.Numbers(self._n)
 
     def __enter__(self) -> None:
-        # the generator outside the block continues from its earlier state, unless it was seeded
-        # again in the meantime
+        # `__init__` has already put a new generator (`_begun`) into the place outside the block, because `seed(n)` may
+        # be called without `with`. This is undone here, unless the place was seeded again in the meantime
         if self._place.numbers is self._begun:
             self._place.numbers = self._before
         generators.entered.set(

@@ -61,6 +61,7 @@ class JaxTransfers(Transfers):
             return first._replace(nbytes=sum(int(x.nbytes) for x in arrays))
 
         with Hooks(self, report, lambda x: int(x.nbytes), source_of) as hooks:
+            # records transfers by xdevice's own functions under the names that the program calls
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(_Array, *READS)

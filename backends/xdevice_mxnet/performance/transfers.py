@@ -58,6 +58,7 @@ class MxnetTransfers(Transfers):
             )
 
         with Hooks(self, report, _size) as hooks:
+            # records transfers by xdevice's own functions under the names that the program calls
             hooks.verbs()
             hooks.numpy_reads()
             # `mx.np.ndarray` and the sparse arrays are subclasses that override methods

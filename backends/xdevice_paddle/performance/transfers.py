@@ -29,6 +29,7 @@ class PaddleTransfers(Transfers):
         """While the block is open, `report` is called for each transfer."""
         private.require("transfers")
         with Hooks(self, report, staging.size) as hooks:
+            # records transfers by xdevice's own functions under the names that the program calls
             hooks.verbs()
             # these methods include `__array__`, with which NumPy reads a tensor
             hooks.reads(_tensor, *READS, *NEWER_READS)

@@ -59,9 +59,10 @@ class TensorflowGradients(Gradients):
     """Implements the capability `Gradients` for TensorFlow. `xdevice.math.contract.gradients` documents its methods."""
 
     def value_and_grad(self, leaves: list[Any], call: Call, nested: bool) -> Outcome:
-        """Calls `call`, which returns a loss and a list, with new inputs that have the values of `leaves`. Returns the
-        loss, the gradient of the loss for each leaf, and the list. A gradient is None if the loss does not depend on
-        the leaf. `nested` is ignored, because an outer tape records the operations of the inner tape in any case."""
+        """Calls `call` with new inputs that have the values of `leaves`. Returns the loss, the gradient of the loss for
+        each leaf, and the list of other results that `call` returns in addition to the loss. A gradient is None if the
+        loss does not depend on the leaf. `nested` is ignored, because an outer tape records the operations of the inner
+        tape in any case."""
         with _device_scope(leaves[0]):
             # only the inputs are watched, so variables that the function reads are constants
             with tf.GradientTape(watch_accessed_variables=False) as tape:

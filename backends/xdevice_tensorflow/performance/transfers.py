@@ -131,6 +131,7 @@ class TensorflowTransfers(Transfers):
             Hooks(self, report, _size, source_of) as hooks,
             _watched.on(partial(call_back, report_operands)),
         ):
+            # records transfers by xdevice's own functions under the names that the program calls
             hooks.verbs()
             hooks.numpy_reads()
             hooks.reads(tf.__internal__.EagerTensor, *READS)

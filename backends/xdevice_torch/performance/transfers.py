@@ -168,6 +168,7 @@ class TorchTransfers(Transfers):
             return target_of_to(x, self._gpu if device is None else device)
 
         with Hooks(self, report, _size, source_of) as hooks:
+            # records transfers by xdevice's own functions under the names that the program calls
             hooks.verbs()
             hooks.reads(torch.Tensor, *READS)
             hooks.moves(torch.Tensor, "to", target_of_to)

@@ -290,7 +290,8 @@ def _no_stream(*args: Any) -> Any:
     """Replaces PyTorch's function that sets the current stream. Always raises `UnsupportedError`, because virtual GPUs
     have no streams."""
     raise UnsupportedError(
-        "torch's virtual GPUs do not have streams, because they work synchronously; omit the stream"
+        "torch's virtual GPUs do not have streams, because they work synchronously; remove the call of "
+        "torch.accelerator.set_stream"
     )
 
 

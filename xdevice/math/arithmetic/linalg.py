@@ -379,7 +379,7 @@ def vector_norm(
         )
     if ord == 1:
         return xp.sum(magnitudes, axis=axis, keepdims=keepdims)
-    # by definition, the norm is the root of order `ord` of the sum of the powers
+    # every other order, such as 3, 0.5 or -1, for which there is no simpler function
     return xp.pow(xp.sum(xp.pow(magnitudes, float(ord)), axis=axis, keepdims=keepdims), 1 / ord)
 
 

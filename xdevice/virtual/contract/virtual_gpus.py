@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class VirtualGpus(Primitives):
-    """The capability of virtual GPUs. Virtual GPUs refuse the operations that real GPUs refuse. For example, a tensor
-    on one virtual GPU cannot be used together with a tensor on another."""
+    """The capability of creating virtual GPUs. An adapter that has it makes virtual GPUs refuse the operations that
+    real GPUs refuse. For example, a tensor on one virtual GPU cannot be used together with a tensor on another."""
 
     needs: ClassVar[tuple[str, ...]] = ("why_no_virtual_gpus", "make_virtual_gpus")
 
