@@ -65,7 +65,7 @@ class World:
     """The hub and the other ends of its connections."""
 
     def __init__(self, size: int) -> None:
-        hub._allow_files(4 * size + 256)
+        hub._raise_file_limit(4 * size + 256)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         launch = launchers.Launch(
             "xdevice launch", 1, size, 1, size, "127.0.0.1", listener.getsockname()[1], "a run"
@@ -74,12 +74,12 @@ class World:
         self.size = size
         self.hub = hub.Hub(listener, terms, 30.0, 600.0)
         pairs = [socket.socketpair() for _ in range(2)]
-        self.hub.attach(pairs[0][1], pairs[1][1])
+        self.hub.add_rank_0(pairs[0][1], pairs[1][1])
         self.hub.start()
         self.votes, self.pulses = [control.Conn(pairs[0][0])], [control.Conn(pairs[1][0])]
         for rank in range(1, size):
             for line, conns in (("vote", self.votes), ("pulse", self.pulses)):
-                sock = control.connect(
+                sock = control.open_connection(
                     launch._replace(rank=rank), launch.port or 0, terms, line
                 )
                 assert sock is not None
@@ -187,7 +187,7 @@ def be_rank(rank: int, rounds: int, into: Path) -> None:
     launch = launchers.find_launch()
     assert launch is not None
     begun = time.perf_counter()
-    line = hub.join(launch, 120.0, 600.0)
+    line = hub.join_world(launch, 120.0, 600.0)
     joined = time.perf_counter() - begun
     times = []
     for _ in range(rounds):

@@ -40,8 +40,8 @@ def no_vote():
 
 
 def _told(change):
-    said = session.Session.agree
-    session.Session.agree = lambda self, call, own=None: said(self, change(call), own)
+    said = session.Session.agree_on_call
+    session.Session.agree_on_call = lambda self, call, own=None: said(self, change(call), own)
 
 
 def no_operation():
@@ -66,8 +66,8 @@ def no_shape():
 
 
 def no_weight():
-    agree = session.Session.agree
-    session.Session.agree = lambda self, call, own=None: agree(self, call, own) and None
+    agree = session.Session.agree_on_call
+    session.Session.agree_on_call = lambda self, call, own=None: agree(self, call, own) and None
 
 
 # what goes through the engine
@@ -84,7 +84,7 @@ def narrow():
 
 
 def half():
-    carrying._WIDE.clear()
+    carrying._SUMMED_AS.clear()
 
 
 def root_is_0():
@@ -137,7 +137,7 @@ def at_once_late():
 
 
 def exit_hooks_run():
-    exits.arm = lambda error: None
+    exits.skip_exit_hooks = lambda error: None
 
 
 def errors_are_swallowed():
@@ -151,14 +151,14 @@ def errors_are_swallowed():
 
 
 def open_again():
-    ready = session.Session.ready
+    require_ready = session.Session.require_ready
 
     def forgets(self, verb, *given):
         if self._line is not None:
             self._line.failure = None
-        return ready(self, verb, *given)
+        return require_ready(self, verb, *given)
 
-    session.Session.ready = forgets
+    session.Session.require_ready = forgets
 
 
 def first_waits_for_nobody():
@@ -176,22 +176,24 @@ def not_divided():
 
 
 def after_the_pass():
-    gradients._Sending.ready = lambda self, i, gradient: None
+    gradients._Sending.record_and_send = lambda self, i, gradient: None
 
 
 def nobody_asks_for_nones():
-    fill_up = gradients._Sending.fill_up
-    gradients._Sending.fill_up = lambda self, rows: fill_up(self, rows) and []
+    record_unreported = gradients._Sending.record_unreported
+    gradients._Sending.record_unreported = lambda self, rows: (
+        record_unreported(self, rows) and []
+    )
 
 
 def old_plans_are_kept():
-    make = gradients._plan
+    make = gradients._plan_for
 
     def keep(session, verb, backend, model, *given):
         plans = session.plans.get(model, {})
         return plans[verb][1] if verb in plans else make(session, verb, backend, model, *given)
 
-    gradients._plan = keep
+    gradients._plan_for = keep
 
 
 def means_are_lost():

@@ -26,7 +26,7 @@ def serving():
         listener = socket.create_server(("127.0.0.1", 0))
         found = Hub(listener, Terms(key, "a run", 1, size), timeout, join_timeout)
         (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
-        found.attach(hubs_vote, hubs_pulse)
+        found.add_rank_0(hubs_vote, hubs_pulse)
         found.start()
         hubs.append((found, listener, vote, pulse))
         return listener.getsockname()[1], control.Line(vote, pulse, "127.0.0.1", timeout, None)
@@ -42,7 +42,7 @@ def serving():
 
 def connect(port, line="vote", key="", run="a run", world=1, size=2, rank=1):
     place = PLACE._replace(port=port, rank=rank, size=size)
-    return control.connect(place, port, Terms(key, run, world, size), line)
+    return control.open_connection(place, port, Terms(key, run, world, size), line)
 
 
 def joined(port, key="", rank=1, size=2):
@@ -75,7 +75,7 @@ def test_a_hub_that_lacks_the_token_is_refused(serving):
     def pretend():
         sock, _ = listener.accept()
         conn = control.Conn(sock)
-        conn.send(b"H", f"{control.PROTOCOL}{control.nonce()}")
+        conn.send(b"H", f"{control.PROTOCOL}{control.new_nonce()}")
         while not (frames := list(conn.frames())):
             time.sleep(0.01)
         heard.append(frames[0][1])
@@ -117,7 +117,7 @@ def test_a_rank_that_is_there_twice_ends_the_wait_for_the_others(serving):
         xdevice.errors.PeerError,
         match="a process of this run cannot join: another process already has rank 1",
     ):
-        first.wait_for_all(20)
+        first.wait_until_all_joined(20)
     there.close()
 
 
@@ -128,7 +128,7 @@ def test_a_rank_of_another_size_ends_the_wait_for_the_others(serving):
     with pytest.raises(
         xdevice.errors.PeerError, match="cannot join: it is rank 1 of 2"
     ) as raised:
-        first.wait_for_all(20)
+        first.wait_until_all_joined(20)
     assert raised.value.why == "never joined"
 
 
@@ -139,7 +139,7 @@ def test_who_lacks_the_token_ends_nothing_and_is_told_of_at_the_end(serving, cap
     with pytest.raises(
         xdevice.errors.PeerError, match="refused connections with a different XDEVICE_TOKEN: 1"
     ):
-        first.wait_for_all(0.5)
+        first.wait_until_all_joined(0.5)
     assert "rank 0 has refused a process" in caplog.text
 
 
@@ -252,7 +252,7 @@ def test_frames_of_all_sizes_arrive(serving):
 
 def test_a_frame_that_is_too_long_ends_the_connection():
     here, there = socket.socketpair()
-    conn = control.Conn(there, most=100)
+    conn = control.Conn(there, max_frame=100)
     here.sendall((101).to_bytes(4, "big") + b"h")
     assert list(conn.frames()) == []
     assert not conn.is_open
@@ -381,7 +381,7 @@ def test_beyond_this_machine_a_token_is_needed(monkeypatch):
     monkeypatch.delenv("XDEVICE_TOKEN", raising=False)
     for rank in (0, 1):
         with pytest.raises(xdevice.errors.LaunchError, match="XDEVICE_TOKEN"):
-            hub.join(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
+            hub.join_world(PLACE._replace(rank=rank, host="10.0.0.1", port=29400), 1, 1)
 
 
 def test_time_in_which_the_process_did_not_run_does_not_count(monkeypatch):

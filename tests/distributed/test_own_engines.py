@@ -125,12 +125,12 @@ def test_two_processes_on_one_gpu_are_named():
     def on(*uuids):
         return [json.dumps([f"gpu:{i}", uuid]) for i, uuid in enumerate(uuids)]
 
-    engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", None, None))
+    engines.require_distinct_gpus("torch:nccl", on("GPU-a", "GPU-b", None, None))
     with pytest.raises(
         xdevice.errors.LaunchError,
         match=r"ranks 1 and 2 both use the GPU GPU-b \(gpu:2 on rank 2\)",
     ):
-        engines.require_gpu_each("torch:nccl", on("GPU-a", "GPU-b", "GPU-b"))
+        engines.require_distinct_gpus("torch:nccl", on("GPU-a", "GPU-b", "GPU-b"))
 
 
 def test_a_gpu_is_known_whatever_it_is_called():

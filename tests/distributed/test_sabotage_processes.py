@@ -169,11 +169,12 @@ MAIN = "from xdevice.cli.main import main\nfrom xdevice.distributed import spawn
 LAUNCHER_FAULTS = {
     "the children are left alive": (
         "raises",
-        "spawning._Ranks._send_all = lambda *_: None\nspawning._GUARD = ''",
+        "spawning._Ranks._send_signal_to_all = lambda *_: None\nspawning._GUARD = ''",
     ),
     "what they started is left alive": (
         "raises",
-        "spawning._GUARD = ''\nimport os\nspawning._send = lambda pid, number: bool(number) and os.kill(pid, number)",
+        "spawning._GUARD = ''\nimport os\n"
+        "spawning._send_signal = lambda pid, number: bool(number) and os.kill(pid, number)",
     ),
     "nobody guards a launcher that is killed": ("killed", "spawning._GUARD = ''"),
     "the exit status is lost": (

@@ -185,7 +185,7 @@ def test_a_reserved_port_is_given_to_nobody_and_can_be_listened_on():
 
 
 def test_a_port_that_cannot_be_kept_is_released(monkeypatch):
-    monkeypatch.setattr(spawning, "_HAS_GROUPS", False)  # as on Windows
+    monkeypatch.setattr(spawning, "_HAS_PROCESS_GROUPS", False)  # as on Windows
     with spawning.reserve("127.0.0.1") as port:
         socket.create_server(("127.0.0.1", port)).close()
 

@@ -131,10 +131,10 @@ def test_the_error_of_the_first_reaches_all(run):
 def test_many_numbers_are_compared_by_digests_that_name_the_place():
     """A frame of the control connection has a largest size."""
     numbers = [10**50 + i for i in range(25_000)]
-    text = signatures.others_text({"n": numbers})
+    text = signatures.non_tensors_text({"n": numbers})
     assert len(text) < 4000
     numbers[12_345] += 1
-    items, others = text.split("; "), signatures.others_text({"n": numbers}).split("; ")
+    items, others = text.split("; "), signatures.non_tensors_text({"n": numbers}).split("; ")
     assert len(items) == len(others)
     assert sum(map(str.__ne__, items, others)) == 1
 

@@ -503,7 +503,7 @@ def stopped_while_another_copies() -> None:
     """The tensor cannot be written, so the engine is given a copy of it, which takes long."""
     x = np.ones(3)
     x.flags.writeable = False
-    session._LARGE, convert = 0, carrying.convert
+    session._LARGE_COPY_BYTES, convert = 0, carrying.convert
 
     def slowly(*given: Any, **options: Any) -> Any:
         os.kill(os.getpid(), signal.SIGSTOP) if world.rank else time.sleep(2 * LONG)

@@ -55,13 +55,13 @@ first bucket is small so that it is sent early."""
 _SMALL_BYTES: Final = 2**16
 """The maximum size, in bytes, of a tensor that is sent together with other tensors in one call
 of `all_reduce` or `broadcast`."""
-_JOINED: Final = (*FLOATS, "int32", "int64")
+_PACKABLE: Final = (*FLOATS, "int32", "int64")
 """The dtypes of the tensors that the backend of every engine can join into one vector."""
-_WIDE: Final = {"float16": "float32", "bfloat16": "float32"}
+_SUMMED_AS: Final = {"float16": "float32", "bfloat16": "float32"}
 """Maps each 16-bit float dtype to the dtype in which its values are summed."""
 
 
-def check_op(operand: Operand, op: str) -> None:
+def require_reducible(operand: Operand, op: str) -> None:
     """Raises `DTypeError` if tensors with the dtype of `operand` cannot be reduced by `op`, which is one of `OPS`."""
     dtype = dtype_of(operand)
     # unlike a sum, a maximum needs an order, which complex numbers do not have
@@ -78,19 +78,19 @@ def check_op(operand: Operand, op: str) -> None:
     check_sum(operand, op)
 
 
-def require_dtype(operand: Operand, op: str | None) -> None:
+def require_sendable_dtype(operand: Operand, op: str | None) -> None:
     """Raises `DTypeError` if tensors with the dtype of `operand` cannot be reduced by `op`. If `op` is None, raises
     `DTypeError` if no engine can send tensors with this dtype.
     """
     if op is not None:
-        check_op(operand, op)
+        require_reducible(operand, op)
     elif (dtype := dtype_of(operand)) in SHORT_FLOATS:
         raise DTypeError(
             f"{operand.name} has dtype {dtype}, which no engine supports; cast to float16, or send the bytes as uint8"
         )
 
 
-def require_here(operand: Operand, verb: str, own_device: Callable[[], Device]) -> None:
+def require_sendable(operand: Operand, verb: str, own_device: Callable[[], Device]) -> None:
     """Raises an error if no engine can accept this tensor: if it is symbolic or sparse, or if
     it is on a GPU other than `own_device()`, the device of this process. `verb` is the name of
     the collective, for the error."""
@@ -146,7 +146,7 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
 
 def _is_small(operand: Operand) -> bool:
     """Whether a tensor is sent together with other tensors, in one vector."""
-    return dtype_of(operand) in _JOINED and 0 < bytes_of(operand) <= _SMALL_BYTES
+    return dtype_of(operand) in _PACKABLE and 0 < bytes_of(operand) <= _SMALL_BYTES
 
 
 def _is_empty(operand: Operand) -> bool:
@@ -210,23 +210,23 @@ class Carrier:
         self.device = device
         self._run_copy = run_copy
         self._admitted: set[tuple[str, Any, str, str | None]] = set()
-        """The keys, computed in `require_dtype`, of the calls that have passed the check."""
+        """The keys, computed in `require_supported_dtype`, of the calls that have passed the check."""
 
-    def require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
+    def require_supported_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
         """Raises `DTypeError` or `UnsupportedError` if the engine's method `verb` does not
         support this tensor's dtype. `op` is the name of the reduction, or None if the method
         does not reduce."""
         # the result depends only on these four values, and each training step needs the same few results
         key = operand.backend.name, read(operand).dtype, verb, op
         if key not in self._admitted:
-            self._require_dtype(operand, verb, op)
+            self._require_supported_dtype(operand, verb, op)
             self._admitted.add(key)
 
-    def _require_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
-        """Checks a tensor for `require_dtype`. Raises `DTypeError` if no engine supports the
+    def _require_supported_dtype(self, operand: Operand, verb: str, op: str | None) -> None:
+        """Checks a tensor for `require_supported_dtype`. Raises `DTypeError` if no engine supports the
         tensor's dtype for `op`, or if the framework of this engine lacks the dtype. Raises
         `UnsupportedError` if only the engine itself refuses the dtype."""
-        require_dtype(operand, op)
+        require_sendable_dtype(operand, op)
         dtype, target = dtype_of(operand), self.backend
         reason = (
             target.dtype_refusal(dtype)
@@ -239,7 +239,7 @@ class Carrier:
                 "choose another engine with xdevice.distributed.processes(engine=...), or another dtype"
             )
         # a reduction casts 16-bit floats first; other methods send the bits as they are
-        sent_as = _WIDE.get(dtype, dtype) if op else dtype
+        sent_as = _SUMMED_AS.get(dtype, dtype) if op else dtype
         why = self.engine.refusal(verb, "sum" if op == "mean" else op, sent_as)
         if why is not None:
             raise UnsupportedError(
@@ -250,7 +250,7 @@ class Carrier:
 
     # the collectives, on one or several operands
 
-    def one_by_one_or_packed(
+    def run_one_by_one_or_packed(
         self,
         operands: list[Operand],
         run_one: Callable[[Operand], Any],
@@ -284,7 +284,7 @@ class Carrier:
             return operand.value
         y, is_shared = self._as_writable(operand)
         total = self.reduce(y, dtype_of(operand), op, weight, "all_reduce")
-        return self._store(operand, y, is_shared, total)
+        return self._store_result(operand, y, is_shared, total)
 
     def reduce_scatter(self, operand: Operand, op: str) -> Any:
         """Reduces an operand over the ranks, and returns this rank's part of the result along
@@ -315,7 +315,7 @@ class Carrier:
         wait = engine.start_mean(y, divisor) or (
             lambda: engine.over(engine.all_reduce(y, "sum"), divisor)
         )
-        return (lambda: _cast(wait(), dtype)) if dtype in _WIDE else wait
+        return (lambda: _cast(wait(), dtype)) if dtype in _SUMMED_AS else wait
 
     def reduce(self, y: Any, dtype: str, op: str, weight: Weight | None, verb: str) -> Any:
         """Returns the sum, mean, max or min (`op`) of `y` over the ranks. `y` is a tensor of
@@ -331,13 +331,13 @@ class Carrier:
             # the sum is divided, so that the division rounds once; dividing the summands on
             # each rank would round once per rank
             result = engine.over(result, weight.total if weight is not None else self.size)
-        return _cast(result, dtype) if dtype in _WIDE else result
+        return _cast(result, dtype) if dtype in _SUMMED_AS else result
 
     def _summand(self, y: Any, dtype: str, weight: Weight | None) -> Any:
         """Returns `y`, prepared for a reduction by the engine. Casts 16-bit floats to float32, and multiplies the
         tensor by this rank's weight if there is one.
         """
-        wide = _WIDE.get(dtype)
+        wide = _SUMMED_AS.get(dtype)
         # a sum of 16-bit floats would be rounded once for each rank, in an order that depends
         # on the engine
         if wide is not None:
@@ -369,7 +369,7 @@ class Carrier:
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
-        return self._store(operand, y, is_shared, self.engine.broadcast(y, root))
+        return self._store_result(operand, y, is_shared, self.engine.broadcast(y, root))
 
     def all_gather(self, operand: Operand, lengths: list[int] | None) -> Any:
         """Returns the tensors of all ranks, joined along the first axis, as a new tensor.
@@ -415,7 +415,7 @@ class Carrier:
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
-        return self._store(operand, y, is_shared, self.engine.recv(y, source))
+        return self._store_result(operand, y, is_shared, self.engine.recv(y, source))
 
     # converting tensors to the engine's framework and back
 
@@ -449,7 +449,7 @@ class Carrier:
         """Returns a copy of `x`, a tensor of any framework, as a tensor of the engine's framework."""
         return self._run_copy(lambda: convert(x, self.backend, copy=True))
 
-    def _store(self, operand: Operand, y: Any, is_shared: bool, new: Any) -> Any:
+    def _store_result(self, operand: Operand, y: Any, is_shared: bool, new: Any) -> Any:
         """Returns the result of a collective: the caller's tensor with the new values, or a new tensor if the caller's
         tensor cannot be written. `y` and `is_shared` are the results of `_as_writable`, and `new` is the result of the
         engine.

@@ -28,7 +28,7 @@ from xdevice.tensors import unlisted
 
 from . import carrying
 from .carrying import OPS
-from .signatures import others_text, overlap, signatures
+from .signatures import non_tensors_text, overlap_text, signatures
 
 if TYPE_CHECKING:
     from xdevice.contract import Backend
@@ -39,7 +39,7 @@ _checked: dict[tuple[type, Any, str], Backend] = {}
 """Maps the type and dtype of a tensor, together with an operation, to the tensor's backend. An entry means that such a
 tensor has passed the checks of a collective in a world of one. Later calls skip most of these checks, so a collective
 takes only a microsecond or two. In such a world, the checks would take most of the time."""
-_NO_OP: Final = "none"
+_NO_REDUCTION: Final = "none"
 """The operation in the keys of `_checked` for collectives that do not reduce."""
 
 
@@ -52,7 +52,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     if (
         session.is_ready_world_of_one
         and _is_checked(session, x, op)
-        and (weight is None or (op == "mean" and _is_plain(weight)))
+        and (weight is None or (op == "mean" and _is_positive_weight(weight)))
     ):
         return x
     own_weight = None if weight is None else carrying.weight_of(weight)
@@ -60,7 +60,7 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     if own_weight is not None and op != "mean":
         raise ArgumentError(f"a weight is allowed only with op='mean', but op is {shown(op)}")
     x = registry.as_array(x)
-    operands = _sort(_summands(x))
+    operands = _sorted_by_path(_summands(x))
     session.require_ready("all_reduce", operands, op)
     # if two tensors shared memory, writing the result for the first would change the second
     # before the second is sent
@@ -69,10 +69,10 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     if session.size == 1:
         # refuses a weight of 0, as a larger world does. `str`, which returns "", replaces the
         # function that describes the call, because nothing is sent
-        session.agree(str, own_weight)
-        _remember(x, op)
+        session.agree_on_call(str, own_weight)
+        _remember_checked(x, op)
         return x
-    carrier, unique = session.carrier, _each_once(operands)
+    carrier, unique = session.carrier, _without_repeats(operands)
 
     def describe_call() -> str:
         """Returns the string that describes this call. The string must be the same on all ranks."""
@@ -83,15 +83,15 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
         """Reduces the tensors, and returns a dict that maps the `id` of each tensor to its result."""
         # the first function reduces one tensor, and the second reduces a vector of several small
         # tensors
-        return carrier.one_by_one_or_packed(
+        return carrier.run_one_by_one_or_packed(
             unique,
             lambda operand: carrier.all_reduce(operand, op, weight_and_total),
             lambda y, dtype: carrier.reduce(y, dtype, op, weight_and_total, "all_reduce"),
         )
 
     with session.exclusive("all_reduce"):
-        weight_and_total = session.agree(describe_call, own_weight)
-        new = session.call("all_reduce", describe_call, job, unique)
+        weight_and_total = session.agree_on_call(describe_call, own_weight)
+        new = session.call_engine("all_reduce", describe_call, job, unique)
     return _replaced(x, operands, new)
 
 
@@ -100,10 +100,10 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     small variables and tensors are sent in one call of the engine. `root` is the rank whose values all ranks receive.
     """
     session.require_rank(root, "root")
-    if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
+    if session.is_ready_world_of_one and _is_checked(session, x, _NO_REDUCTION):
         return x
     x = registry.as_array(x)
-    operands = _sort(leaves_in(x, "x", "broadcast"))
+    operands = _sorted_by_path(leaves_in(x, "x", "broadcast"))
     # raises the error for a container without tensors
     if not operands:
         tensors_in(x, "x", "broadcast")
@@ -112,9 +112,9 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     variables = [variable for operand in operands for variable in _variables(operand)]
     session.require_ready("broadcast", variables)
     if session.size == 1:
-        _remember(x, _NO_OP)
+        _remember_checked(x, _NO_REDUCTION)
         return x
-    carrier, unique = session.carrier, _each_once(variables)
+    carrier, unique = session.carrier, _without_repeats(variables)
 
     # the tensors of an optimizer are sent, but its numbers, such as the learning rate, are only compared
     settings = "".join(
@@ -125,13 +125,13 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
     def describe_call() -> str:
         """Returns the string that describes this call. The string must be the same on all ranks."""
-        tensors = f"{signatures(variables)}{overlap(variables)}"
-        return f"broadcast from {root}: {tensors}{others_text(x)}{settings}"
+        tensors = f"{signatures(variables)}{overlap_text(variables)}"
+        return f"broadcast from {root}: {tensors}{non_tensors_text(x)}{settings}"
 
     def job() -> dict[int, Any]:
         """Sends the tensors, and returns a dict that maps the `id` of each tensor to its result."""
         # the first function sends one tensor, and the second sends a vector of several small tensors
-        return carrier.one_by_one_or_packed(
+        return carrier.run_one_by_one_or_packed(
             unique,
             lambda operand: carrier.broadcast(operand, root),
             lambda y, _: carrier.engine.broadcast(y, root),
@@ -145,15 +145,15 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 def all_gather(session: Session, x: Any, even: bool) -> Any:
     """Does the work of `World.all_gather`: checks the arguments, votes on them, and gathers the
     tensors one by one. `even` is True if the first axis of each tensor has the same length on all ranks."""
-    if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
+    if session.is_ready_world_of_one and _is_checked(session, x, _NO_REDUCTION):
         return x
     x = registry.as_array(x)
-    operands = _sort(tensors_in(x, "x", "all_gather"))
+    operands = _sorted_by_path(tensors_in(x, "x", "all_gather"))
     session.require_ready("all_gather", operands)
     if session.size == 1:
         # a 0-d tensor becomes a vector with one number for each rank, even if there is only one rank
         scalars = [operand for operand in operands if not shape_of(operand)]
-        _remember(x, _NO_OP)
+        _remember_checked(x, _NO_REDUCTION)
         return _replaced(
             x,
             operands,
@@ -165,7 +165,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
 
     def describe_call() -> str:
         """Returns the string that describes this call. The string must be the same on all ranks."""
-        return f"all_gather: {signatures(operands, uneven)}{others_text(x)}"
+        return f"all_gather: {signatures(operands, uneven)}{non_tensors_text(x)}"
 
     with session.exclusive("all_gather"):
         # for each tensor, the lengths of its first axis on all ranks, or None if this length is the same on all ranks
@@ -173,12 +173,12 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
         if any(uneven):
             lengths = _exchange_lengths(session, describe_call(), operands)
         else:
-            session.agree(describe_call)
-        gathered = session.call(
+            session.agree_on_call(describe_call)
+        gathered = session.call_engine(
             "all_gather",
             describe_call,
             lambda: list(map(carrier.all_gather, operands, lengths)),
-            # `call` allows time for the size of these tensors, and each rank receives the tensors of all ranks
+            # `call_engine` allows time for the size of these tensors, and each rank receives the tensors of all ranks
             operands * session.size,
         )
     return rebuilt(x, operands, gathered)
@@ -208,9 +208,9 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
     if session.is_ready_world_of_one and _is_checked(session, x, op):
         return x
     x = registry.as_array(x)
-    operands = _sort(_summands(x))
+    operands = _sorted_by_path(_summands(x))
     for operand in operands:
-        carrying.check_op(operand, op)
+        carrying.require_reducible(operand, op)
         length = length_of([operand])
         # each rank gets an equal part, because engines do not support parts of different lengths
         if length % session.size:
@@ -220,7 +220,7 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
             )
     session.require_ready("reduce_scatter", operands, op)
     if session.size == 1:
-        _remember(x, op)
+        _remember_checked(x, op)
         return x
     carrier = session.carrier
 
@@ -239,15 +239,15 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
 
 def send(session: Session, x: Any, to: int) -> None:
     """Does the work of `World.send`."""
-    _pair(session, "send", x, to, "to")
+    _send_or_receive(session, "send", x, to, "to")
 
 
 def recv(session: Session, like: Any, source: int) -> Any:
     """Does the work of `World.recv`: returns the tensors with the received values."""
-    return _pair(session, "recv", like, source, "source")
+    return _send_or_receive(session, "recv", like, source, "source")
 
 
-def _pair(session: Session, verb: str, x: Any, partner: int, name: str) -> Any:
+def _send_or_receive(session: Session, verb: str, x: Any, partner: int, name: str) -> Any:
     """Sends or receives the tensors in `x`. `verb` is "send" or "recv", `partner` is the rank at
     the other end, and `name` is the name of the argument that contains this rank, for errors.
     Returns None for "send", and the tensors with the received values for "recv"."""
@@ -257,28 +257,28 @@ def _pair(session: Session, verb: str, x: Any, partner: int, name: str) -> Any:
             f"{name}={partner} is the calling rank itself; {verb} requires a different rank"
         )
     x = registry.as_array(x)
-    operands = _sort(tensors_in(x, "x", verb))
+    operands = _sorted_by_path(tensors_in(x, "x", verb))
     session.require_ready(verb, operands)
     carrier = session.carrier
     # the string that must be the same on both ranks
-    contents = signatures(operands) + others_text(x)
+    contents = signatures(operands) + non_tensors_text(x)
 
     def describe_call() -> str:
         """Returns the string that describes this call. The hub receives the string only if the call takes a long
         time."""
         return f"{verb} with rank {partner}: {contents}"
 
-    # without `agree`, because the other ranks of the world take no part in this call
+    # without `agree_on_call`, because the other ranks of the world take no part in this call
     with session.exclusive(verb):
         # the two ranks vote even with check=False, because otherwise a rank whose partner
         # expects a different tensor would hang in the engine
-        session.line.pair(verb, partner, contents)
+        session.line.vote_on_pair(verb, partner, contents)
         if verb == "send":
-            session.call(
+            session.call_engine(
                 "send", describe_call, lambda: carrier.send(operands, partner), operands
             )
             return None
-        new = session.call(
+        new = session.call_engine(
             "recv",
             describe_call,
             lambda: [carrier.recv(operand, partner) for operand in operands],
@@ -290,7 +290,7 @@ def _pair(session: Session, verb: str, x: Any, partner: int, name: str) -> Any:
 def split_batch(session: Session, x: Any, even: bool) -> Any:
     """Does the work of `World.split_batch`: returns this rank's part of each tensor. Nothing is
     sent, so there is no vote."""
-    if session.is_ready_world_of_one and _is_checked(session, x, _NO_OP):
+    if session.is_ready_world_of_one and _is_checked(session, x, _NO_REDUCTION):
         return x
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
@@ -298,10 +298,10 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     # not `require_ready`, which would also check the requirements of the engine, but nothing is sent here
     session.require_open("split_batch")
     if session.size == 1:
-        _remember(x, _NO_OP)
+        _remember_checked(x, _NO_REDUCTION)
         return x
     # a tensor that occurs twice in the container is still one tensor in the result
-    unique = _each_once(operands)
+    unique = _without_repeats(operands)
     parts = {
         id(operand.value): operand.backend.split(operand.value, sizes)[session.rank]
         for operand in unique
@@ -359,13 +359,13 @@ def _variables(operand: Operand) -> list[Operand]:
     ]
 
 
-def _sort(operands: list[Operand]) -> list[Operand]:
+def _sorted_by_path(operands: list[Operand]) -> list[Operand]:
     """Returns the operands, sorted by their paths in the container, because two ranks may have
     filled a dict in different orders."""
     return sorted(operands, key=lambda operand: operand.name) if len(operands) > 1 else operands
 
 
-def _each_once(operands: list[Operand]) -> list[Operand]:
+def _without_repeats(operands: list[Operand]) -> list[Operand]:
     """Returns one operand for each distinct value. Values are compared by identity."""
     return list({id(operand.value): operand for operand in operands}.values())
 
@@ -399,13 +399,13 @@ def _is_checked(session: Session, x: Any, op: str) -> bool:
     return device.kind == "cpu" or device is session.device
 
 
-def _remember(x: Any, op: str) -> None:
+def _remember_checked(x: Any, op: str) -> None:
     """Records that `x` has passed the full checks for `op`, if `x` is a tensor and not a container."""
     owner = registry.kind_of(type(x))
     if owner is not None and owner.kind == "tensor":
         _checked[type(x), x.dtype, op] = owner.backend
 
 
-def _is_plain(weight: object) -> bool:
+def _is_positive_weight(weight: object) -> bool:
     """Whether a weight is a finite number above 0, which every rank accepts."""
     return type(weight) in (int, float) and 0 < weight < float("inf")  # type: ignore[operator]

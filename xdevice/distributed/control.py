@@ -83,13 +83,13 @@ MAX_FRAME: Final = 64 * 2**20
 """The maximum size of a frame, in bytes."""
 MAX_FRAME_BEFORE_PROOF: Final = 4096
 """The maximum size of a frame, in bytes, before the other side has proved that it knows the token."""
-_EXPLAINED: Final = 1.5
-"""After an engine's error, `raise_reason` waits this many seconds for the hub to name a failed rank as the reason."""
-_LONGEST: Final = 300
+_REASON_SECONDS: Final = 1.5
+"""After an engine's error, `raise_if_a_rank_failed` waits this many seconds for the hub to name a failed rank."""
+_LONGEST_CALL: Final = 300
 """The message about a mismatch shortens any description of a call that has more characters than this."""
-_HEAD: Final = struct.Struct("!Ic")
+_HEADER: Final = struct.Struct("!Ic")
 """The header of a frame: the length of the text in bytes, and the kind."""
-_open: weakref.WeakSet[Conn] = weakref.WeakSet()
+_open_conns: weakref.WeakSet[Conn] = weakref.WeakSet()
 """The open connections of this process, which a forked child closes."""
 
 
@@ -99,20 +99,20 @@ _open: weakref.WeakSet[Conn] = weakref.WeakSet()
 class Conn:
     """One end of a socket connection that never blocks: it stores outgoing frames until they
     can be sent, and incoming frames until they are complete. If an incoming frame has more than
-    `most` bytes, `is_open` becomes False."""
+    `max_frame` bytes, `is_open` becomes False."""
 
-    def __init__(self, sock: socket.socket, most: int = MAX_FRAME) -> None:
+    def __init__(self, sock: socket.socket, max_frame: int = MAX_FRAME) -> None:
         sock.setblocking(False)
         if sock.family != getattr(socket, "AF_UNIX", None):
             # Nagle's algorithm would delay a small frame until the previous frame is acknowledged, which may take 40 ms
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
-        self.most = most
+        self.max_frame = max_frame
         # bytes that `send` has stored, because the socket did not accept them
-        self.out = bytearray()
+        self.unsent = bytearray()
         self.is_open = True
         self._in = bytearray()
-        _open.add(self)
+        _open_conns.add(self)
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -122,10 +122,10 @@ class Conn:
         Never raises an error: `frames` detects that a connection is lost."""
         # a text may contain an unpaired surrogate, which UTF-8 cannot encode
         body = text.encode("utf-8", "backslashreplace")
-        frame = _HEAD.pack(len(body), kind) + body
+        frame = _HEADER.pack(len(body), kind) + body
         # frames must arrive in order, so this frame is stored behind those that are already waiting
-        if self.out:
-            self.out += frame
+        if self.unsent:
+            self.unsent += frame
             return
         try:
             sent = self.sock.send(frame)
@@ -135,19 +135,19 @@ class Conn:
         except OSError:
             return
         if sent < len(frame):
-            self.out += memoryview(frame)[sent:]
+            self.unsent += memoryview(frame)[sent:]
 
     def flush(self) -> None:
         """Sends as many of the stored bytes as the socket accepts now."""
-        while self.out:
+        while self.unsent:
             try:
-                sent = self.sock.send(self.out)
+                sent = self.sock.send(self.unsent)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                self.out.clear()
+                self.unsent.clear()
                 return
-            del self.out[:sent]
+            del self.unsent[:sent]
 
     def frames(self) -> Iterator[tuple[bytes, str]]:
         """Yields the kind and text of each frame that has arrived completely. Sets `is_open` to False if the other end
@@ -166,25 +166,25 @@ class Conn:
             # if fewer bytes arrived than were requested, no more bytes are available yet
             if len(data) < 65536:
                 break
-        while len(self._in) >= _HEAD.size:
-            length, kind = _HEAD.unpack_from(self._in)
+        while len(self._in) >= _HEADER.size:
+            length, kind = _HEADER.unpack_from(self._in)
             # this is not a frame of the protocol, or it is an attempt to fill the memory; the
             # caller closes the connection
-            if length > self.most:
+            if length > self.max_frame:
                 self.is_open = False
                 return
             # the rest of this frame has not arrived yet
-            if len(self._in) < _HEAD.size + length:
+            if len(self._in) < _HEADER.size + length:
                 return
-            body = bytes(self._in[_HEAD.size : _HEAD.size + length])
-            del self._in[: _HEAD.size + length]
+            body = bytes(self._in[_HEADER.size : _HEADER.size + length])
+            del self._in[: _HEADER.size + length]
             yield kind, body.decode("utf-8", "replace")
 
     def close(self) -> None:
         self.is_open = False
         self.sock.close()
 
-    def finish(self) -> None:
+    def close_for_sending(self) -> None:
         """Closes the connection for sending only. The other side can still read the last frame, and then the end of the
         stream."""
         try:
@@ -196,7 +196,7 @@ class Conn:
         """Whether the operating system on the other side has acknowledged all bytes. That system then stores the bytes
         until its program reads them. Returns False if this operating system does not report it.
         """
-        if self.out:
+        if self.unsent:
             return False
         try:
             import fcntl
@@ -217,30 +217,30 @@ class Conn:
 def _after_fork() -> None:
     """Closes all connections in a forked child. If the connections stayed open there, the other
     ranks would not notice the death of the parent."""
-    for conn in list(_open):
+    for conn in list(_open_conns):
         conn.close()
 
 
 class Clock:
     """A clock that does not advance while this process is stopped or its machine sleeps.
     With an ordinary clock, the other ranks would seem to be late afterwards. Between two calls of `tick` the clock
-    advances by at most `step` seconds."""
+    advances by at most `max_step` seconds."""
 
-    def __init__(self, step: float) -> None:
+    def __init__(self, max_step: float) -> None:
         self.now = 0.0
-        self._step = step
+        self._max_step = max_step
         self._last = time.monotonic()
 
     def tick(self) -> float:
         """Advances the clock, and returns its time in seconds."""
         now = time.monotonic()
         # a gap longer than a step means that this process was stopped, and could not answer any rank
-        self.now += min(now - self._last, self._step)
+        self.now += min(now - self._last, self._max_step)
         self._last = now
         return self.now
 
 
-def beat_of(timeout: float) -> float:
+def beat_seconds(timeout: float) -> float:
     """Returns the length of a beat, in seconds. While ranks wait for another rank, the hub asks that rank a question
     once per beat. `timeout` is the number of seconds after which a rank is late.
     """
@@ -253,7 +253,7 @@ def beat_of(timeout: float) -> float:
 
 class Line:
     """A rank's side of its two connections to the hub, the thread in rank 0 that receives the
-    messages of all ranks. `hub.join` creates it.
+    messages of all ranks. `hub.join_world` creates it.
 
     Args:
         vote: the socket of the connection for votes.
@@ -287,8 +287,8 @@ class Line:
         self.hub = hub
         self._vote = Conn(vote)
         self._timeout = timeout
-        self._beat = beat_of(timeout)
-        self._clock = Clock(4 * self._beat)
+        self._beat = beat_seconds(timeout)
+        self._clock = Clock(max_step=4 * self._beat)
         # the time of the last frame from the hub
         self._last_frame = 0.0
         self._lock = threading.RLock()
@@ -300,7 +300,7 @@ class Line:
         self.liveness.own_threads += [thread, *([hub] if hub is not None else [])]
         thread.start()
 
-    def wait_for_all(self, join_timeout: float) -> None:
+    def wait_until_all_joined(self, join_timeout: float) -> None:
         """Waits until the hub reports that all ranks have joined. Raises `PeerError` if a rank
         has not joined in time."""
         # the hub sends no ALIVE before all ranks have joined, so until then silence does not
@@ -324,13 +324,13 @@ class Line:
         """
         return self._ask(VOTE, call, payload)
 
-    def pair(self, verb: str, partner: int, contents: str) -> None:
+    def vote_on_pair(self, verb: str, partner: int, contents: str) -> None:
         """Votes on a `send` or `recv` with the rank `partner`; no third rank takes part. `verb` is "send" or "recv",
         and `contents` is a string that contains the dtypes and shapes of the tensors. Raises the errors of `vote`."""
         self._ask(
             PAIR,
             f"{verb} {'to' if verb == 'send' else 'from'} rank {partner}: {contents}",
-            # the hub splits this payload again, in `_decide_pair`
+            # the hub splits this payload again, in `_react_to_pair`
             f"{verb} {partner} {contents}",
         )
 
@@ -357,7 +357,7 @@ class Line:
                         return json.loads(text) if text else []
                     # the vote failed before any tensor was sent, so the world remains usable
                     if kind == MISMATCH:
-                        raise _mismatch(
+                        raise _mismatch_error(
                             json.loads(text),
                             "nothing was written, and the world can still be used",
                         )
@@ -370,7 +370,7 @@ class Line:
             # after this call
             self._vote.send(FAILED, json.dumps({"why": why, "text": text}))
             until = time.monotonic() + 1
-            while self._vote.out and time.monotonic() < until:
+            while self._vote.unsent and time.monotonic() < until:
                 self._poll(0.05)
                 self._vote.flush()
 
@@ -398,7 +398,7 @@ class Line:
         frames = list(self._vote.frames())
         for kind, text in frames:
             if kind == CLOSED:
-                error = self.record_failure(_error(json.loads(text)))
+                error = self.record_failure(_closing_error(json.loads(text)))
                 # the caller raises the mismatch, which is more informative, and the next call raises `error`
                 if any(kind == MISMATCH for kind, _ in frames):
                     break
@@ -472,12 +472,12 @@ class Line:
         finally:
             self.is_in_engine = False
 
-    def raise_reason(self) -> None:
+    def raise_if_a_rank_failed(self) -> None:
         """Waits up to 1.5 s for the hub to name a failed rank, and raises the error for this rank. Returns normally if
         the hub names no rank. This method is called after an error of the engine, because the failure of another rank
         may be the reason for the error.
         """
-        until = time.monotonic() + _EXPLAINED
+        until = time.monotonic() + _REASON_SECONDS
         while time.monotonic() < until:
             self._last_frame = self._clock.tick()
             self._frames(0.05)
@@ -527,7 +527,7 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
     # Windows has no `poll`; the first list that `select` returns contains the connection if it can be read
     if not hasattr(select, "poll"):
         return lambda seconds: bool(
-            select.select([conn], [conn] if conn.out else [], [], seconds)[0]
+            select.select([conn], [conn] if conn.unsent else [], [], seconds)[0]
         )
     reading, both = select.poll(), select.poll()
     reading.register(conn, select.POLLIN)
@@ -535,7 +535,7 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
 
     def poll(seconds: float | None) -> bool:
         """Waits up to `seconds`, and returns whether the connection is ready."""
-        waiting = both if conn.out else reading
+        waiting = both if conn.unsent else reading
         # `poll` expects milliseconds
         return bool(waiting.poll(None if seconds is None else seconds * 1000))
 
@@ -545,18 +545,18 @@ def _poller(conn: Conn) -> Callable[[float | None], bool]:
 # error messages
 
 
-def _error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
+def _closing_error(message: dict[str, Any]) -> PeerError | CollectiveMismatchError:
     """Returns the error for a CLOSED frame. `message` is the JSON object in the text of the frame."""
     # the calls of the ranks differ, and there was no vote on them
     if "calls" in message:
-        return _mismatch(
+        return _mismatch_error(
             message["calls"],
             "the calls were not compared beforehand (check=False), so the world is closed",
         )
     return PeerError(message["text"], message["rank"], message["why"])
 
 
-def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
+def _mismatch_error(calls: dict[str, str], then: str) -> CollectiveMismatchError:
     """Returns the error for calls that differ. `calls` maps each rank to the string that describes its call, and `then`
     is the last part of the error's message, which states the consequences."""
     # ranks that make the same call are named together
@@ -564,7 +564,7 @@ def _mismatch(calls: dict[str, str], then: str) -> CollectiveMismatchError:
     for rank, call in calls.items():
         ranks_by_call.setdefault(call, []).append(int(rank))
     texts = [
-        f'{_name_ranks(ranks)} called "{_short(call, list(ranks_by_call))}"'
+        f'{_name_ranks(ranks)} called "{_shortened(call, list(ranks_by_call))}"'
         for call, ranks in ranks_by_call.items()
     ]
     return CollectiveMismatchError(
@@ -586,10 +586,10 @@ def _name_ranks(ranks: list[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:8]))}{' and more' if len(ranks) > 8 else ''}"
 
 
-def _short(call: str, calls: list[str]) -> str:
+def _shortened(call: str, calls: list[str]) -> str:
     """Returns the description of a call for a message. A long description is shortened to its beginning and the first
     items that differ from rank to rank. `calls` contains the descriptions of all ranks."""
-    if len(call) <= _LONGEST:
+    if len(call) <= _LONGEST_CALL:
         return call
     items_of_calls = [text.split("; ") for text in calls]
     # `zip` groups the items with the same index. `start` is the index of the first item that differs between the
@@ -600,12 +600,14 @@ def _short(call: str, calls: list[str]) -> str:
     )
     items = call.split("; ")
     different = (
-        "; ".join(items[start : start + 2])[:_LONGEST] if start < len(items) else "(no more)"
+        "; ".join(items[start : start + 2])[:_LONGEST_CALL]
+        if start < len(items)
+        else "(no more)"
     )
     return f"{items[0][:100]} ... {different} ..."
 
 
-def describe(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Returns a string that describes an error for the other ranks: its type, its message, and
     the file and line that raised it."""
     # the error was raised in the last frame of its traceback
@@ -643,7 +645,7 @@ class Terms(NamedTuple):
     size: int
 
 
-def nonce() -> str:
+def new_nonce() -> str:
     """Returns a new random string. The other side must include this string in its proof, so
     that nobody can use a recorded proof again."""
     return os.urandom(16).hex()
@@ -673,7 +675,7 @@ def parse(text: str) -> dict[str, Any]:
     return message if isinstance(message, dict) else {}
 
 
-def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
+def resolve(host: str, port: int, passive: bool = False) -> list[Any]:
     """Returns the addresses of a host and port in the format of `socket.getaddrinfo`. If
     `passive` is true, these are the addresses to listen on. Raises `LaunchError` if the host's
     name is unknown."""
@@ -687,7 +689,7 @@ def addresses(host: str, port: int, passive: bool = False) -> list[Any]:
         ) from None
 
 
-def reach(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def connect_to_hub(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     """Connects this rank, which is not rank 0, to the hub, and returns this rank's `Line`. Tries all ports of
     `launch.ports()`, because the hub listens on one of these ports, and retries for `join_timeout` seconds, because
     rank 0 may start later.
@@ -699,10 +701,10 @@ def reach(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
     until = time.monotonic() + join_timeout
     while True:
         for port in launch.ports():
-            vote = connect(launch, port, terms, "vote")
+            vote = open_connection(launch, port, terms, "vote")
             if vote is None:
                 continue
-            pulse = connect(launch, port, terms, "pulse")
+            pulse = open_connection(launch, port, terms, "pulse")
             if pulse is not None:
                 # rank 0's network can reach this machine at the address from which this machine has connected to rank 0
                 host = LOOPBACK if is_loopback(launch.host) else vote.getsockname()[0]
@@ -718,13 +720,13 @@ def reach(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> 
         time.sleep(0.05)
 
 
-def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
+def open_connection(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket | None:
     """Opens a connection to this run's hub, and performs the handshake. `launch` contains this process's rank and the
     host of the hub. `line` is the name of the connection: "vote" or "pulse". Returns the socket, or None if no hub of
     this run answers on this port. Raises `LaunchError` if the hub refuses this process."""
     try:
         # uses the first address, which is also the first on which rank 0 tries to listen
-        family, kind, protocol, _, address = addresses(launch.host, port)[0]
+        family, kind, protocol, _, address = resolve(launch.host, port)[0]
         sock = socket.socket(family, kind, protocol)
     # the host's name may become known later, so the caller tries again
     except (LaunchError, OSError):
@@ -733,7 +735,7 @@ def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket
     sock.settimeout(5)
     try:
         sock.connect(address)
-        refusal = _greet(sock, launch, terms, line)
+        refusal = _shake_hands(sock, launch, terms, line)
     except (OSError, ValueError):
         sock.close()
         return None
@@ -754,7 +756,7 @@ def connect(launch: Launch, port: int, terms: Terms, line: str) -> socket.socket
     raise LaunchError(f"rank 0 at {launch.host}:{port} {text}")
 
 
-def _greet(
+def _shake_hands(
     sock: socket.socket, launch: Launch, terms: Terms, line: str
 ) -> dict[str, Any] | None:
     """Performs the handshake on `sock`, in which both sides prove that they belong to this run.
@@ -762,11 +764,11 @@ def _greet(
     admitted this process. Otherwise returns the reason: a dict with the key "why", and in some
     cases the key "text". Raises `OSError` or `ValueError` if the other side does not follow the
     protocol."""
-    kind, text = _read(sock)
+    kind, text = _read_frame(sock)
     # a different program, such as an HTTP server, is listening on this port
     if kind != GREETING or not text.startswith(PROTOCOL):
         return {"why": "run"}
-    own_nonce = nonce()
+    own_nonce = new_nonce()
     proven = [launch.rank, line, terms.run, terms.world, terms.size, own_nonce]
     hello = {
         **dict(zip(PROVEN, proven, strict=True)),
@@ -774,25 +776,25 @@ def _greet(
         "pid": f"{socket.gethostname()}/{os.getpid()}",
     }
     body = json.dumps(hello).encode()
-    sock.sendall(_HEAD.pack(len(body), HELLO) + body)
-    kind, text = _read(sock)
+    sock.sendall(_HEADER.pack(len(body), HELLO) + body)
+    kind, text = _read_frame(sock)
     # the hub has admitted this process, but must also prove that it knows the token
     if kind == WELCOME:
         return None if is_proof(text, terms.key, own_nonce, "hub") else {"why": "token"}
     return parse(text) or {"why": "run"}
 
 
-def _read(sock: socket.socket) -> tuple[bytes, str]:
+def _read_frame(sock: socket.socket) -> tuple[bytes, str]:
     """Reads one frame from a blocking socket, without reading any byte of the next frame. Returns the kind and the text
     of the frame. Raises `ValueError` if the frame is too long, and `OSError` if the connection ends before the end of
     the frame, or if nothing arrives in time."""
-    length, kind = _HEAD.unpack(_exactly(sock, _HEAD.size))
+    length, kind = _HEADER.unpack(_read_exactly(sock, _HEADER.size))
     if length > MAX_FRAME_BEFORE_PROOF:
         raise ValueError("another protocol")
-    return kind, _exactly(sock, length).decode("utf-8", "replace")
+    return kind, _read_exactly(sock, length).decode("utf-8", "replace")
 
 
-def _exactly(sock: socket.socket, count: int) -> bytes:
+def _read_exactly(sock: socket.socket, count: int) -> bytes:
     """Reads exactly `count` bytes, and returns them. Raises `OSError` if the connection ends before all bytes have
     arrived, or if nothing arrives in time.
     """

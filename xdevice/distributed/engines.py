@@ -83,7 +83,7 @@ def _fitting(names: list[str], own: Backend, device: Device) -> list[str]:
     ]
 
 
-def agree(lists: list[str]) -> str:
+def choose_common(lists: list[str]) -> str:
     """Returns the name of the engine that all ranks use: the first engine in rank 0's list that is in the lists of all
     ranks. `lists` contains, for each rank, the JSON text of the list that `candidates` returned on that rank. Raises
     `LaunchError` if no engine is in all lists."""
@@ -99,18 +99,18 @@ def agree(lists: list[str]) -> str:
     )
 
 
-def gpu_of(device: Device) -> str:
+def gpu_identity(device: Device) -> str:
     """Returns a list of two items as JSON text: the name of `device`, which is the device of this process, and the UUID
     of this GPU. The UUID is null if the GPU has none, or if the device is a CPU. The ranks exchange these texts and
-    pass them to `require_gpu_each`."""
+    pass them to `require_distinct_gpus`."""
     return json.dumps(
         [str(device), nvidia.uuid(device.index) if device.kind == "gpu" else None]
     )
 
 
-def require_gpu_each(engine: str, gpus: list[str]) -> None:
+def require_distinct_gpus(engine: str, gpus: list[str]) -> None:
     """Raises `LaunchError` if two processes use the same GPU: NCCL would then fail in PyTorch,
-    and wait for ever in JAX. `gpus` contains the text that `gpu_of` returned on each rank, and
+    and wait for ever in JAX. `gpus` contains the text that `gpu_identity` returned on each rank, and
     `engine` is the engine's name."""
     # maps each UUID to the first rank with that GPU
     first_ranks: dict[str, int] = {}
@@ -138,7 +138,7 @@ def start(name: str, group: Group) -> tuple[Backend, Engine]:
     return backend, backend.start_engine(kind, group)
 
 
-def setting(
+def argument_or_variable(
     value: Any, name: str, default: Any, read: Callable[[str], Any], expected: str
 ) -> Any:
     """Returns `value`, an argument of `processes`, if it is not None. Otherwise returns the value of the environment

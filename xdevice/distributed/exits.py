@@ -22,27 +22,27 @@ PATIENCE: Final = 5
 """The number of seconds that the exit hooks (`atexit`) of other packages may take if the
 program has caught the error and ends normally."""
 
-_armed_in: int | None = None
-"""The id of the process in which `arm` was called; None if `arm` has not been called."""
+_skipping_in: int | None = None
+"""The id of the process in which `skip_exit_hooks` was called; None if it has not been called."""
 _status: int | None = None
 """The exit status that the program has passed to `sys.exit`, if the error that ended its world
 was a SystemExit; otherwise None."""
 
 
-def arm(error: BaseException | None) -> None:
+def skip_exit_hooks(error: BaseException | None) -> None:
     """Ensures that this process skips its exit hooks (`atexit`) when it ends with an error or with a status from
     `sys.exit`. If the process ends normally, the hooks run for at most `PATIENCE` seconds. This function is called
     after a rank has failed. `error` is the exception that leaves the block of `processes`, or None.
     """
-    global _armed_in, _status
+    global _skipping_in, _status
     # the program has set its exit status with `sys.exit`
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)
-    # the hooks are already installed. In a forked child, `_armed_in` is the parent's id, so the
+    # the hooks are already installed. In a forked child, `_skipping_in` is the parent's id, so the
     # hooks do nothing there, because the child does not have the parent's broken engine
-    if _armed_in == os.getpid():
+    if _skipping_in == os.getpid():
         return
-    _armed_in = os.getpid()
+    _skipping_in = os.getpid()
     previous = sys.excepthook
 
     def uncaught(
@@ -53,7 +53,11 @@ def arm(error: BaseException | None) -> None:
         # prints the traceback
         previous(kind, value, where)
         # an interactive session continues after an error
-        if _armed_in == os.getpid() and not sys.flags.interactive and not hasattr(sys, "ps1"):
+        if (
+            _skipping_in == os.getpid()
+            and not sys.flags.interactive
+            and not hasattr(sys, "ps1")
+        ):
             # 130 is the exit status of a program that was ended by Ctrl-C: 128 + SIGINT
             _exit(130 if issubclass(kind, KeyboardInterrupt) else 1)
 
@@ -67,7 +71,7 @@ def _at_exit() -> None:
     """Ends the process with the status that the program has passed to `sys.exit`, before the
     exit hooks of other packages run. If there is no such status, lets these hooks run for at
     most `PATIENCE` seconds."""
-    if _armed_in != os.getpid():
+    if _skipping_in != os.getpid():
         return
     # Python does not call `sys.excepthook` for `sys.exit`, so the status is applied here
     if _status is not None:

@@ -67,11 +67,11 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         session.require_supported(unique, "average_gradients", "mean")
         plan = Plan(unique)
     else:
-        plan = _plan(session, "average_gradients", backend, model_or_gradients, unique)
+        plan = _plan_for(session, "average_gradients", backend, model_or_gradients, unique)
     # a world of one has nothing to average, but refuses a weight of 0, as a larger world does. `str`, which returns "",
     # replaces the function that describes the call, because nothing is sent
     if session.size == 1:
-        session.agree(str, own_weight)
+        session.agree_on_call(str, own_weight)
         return model_or_gradients
     carrier = session.carrier
 
@@ -85,7 +85,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         # the first vote on a model also includes a checksum of its parameters, because equal
         # gradients do not make models equal if their first weights were different
         checksum = (
-            "" if backend is None else _first_weights(session, backend, model_or_gradients)
+            "" if backend is None else _first_weights_text(session, backend, model_or_gradients)
         )
         return f"average_gradients{_weight_text(own_weight)}: {text}{nones}{checksum}"
 
@@ -105,11 +105,11 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
 
     # from here on the other ranks take part, so an error closes the world on all ranks
     with session.exclusive("average_gradients"):
-        weight_and_total = session.agree(describe_call, own_weight)
+        weight_and_total = session.agree_on_call(describe_call, own_weight)
         # the ranks' first weights are equal, so later votes need no checksum
         if backend is not None:
             session.plans[model_or_gradients][_COMPARED] = True
-        means = session.call("all_reduce", describe_call, job, operands)
+        means = session.call_engine("all_reduce", describe_call, job, operands)
     if backend is not None:
         # if a mean were in a new tensor, the model would not use it, and would be trained
         # without the other ranks
@@ -182,9 +182,9 @@ class Plan:
     Instead, it identifies each gradient by its number, which is its index in the list of all gradients."""
 
     def __init__(self, operands: list[Operand]) -> None:
-        self.arrange(operands, [])
+        self.assign_buckets(operands, [])
 
-    def arrange(self, operands: list[Operand], missing: list[int]) -> None:
+    def assign_buckets(self, operands: list[Operand], missing: list[int]) -> None:
         """Assigns gradients with the dtypes and shapes of `operands` to buckets. `missing` contains the numbers of the
         gradients that were None in the previous step. The buckets of these gradients come last, because a bucket is
         sent only after all buckets before it."""
@@ -209,7 +209,7 @@ def _facts_of(backend: Backend, name: str, x: Any) -> tuple[Any, ...]:
     return name, backend.is_dense(x), x.dtype, tuple(x.shape), backend.device_of(x)
 
 
-def _plan(
+def _plan_for(
     session: Session, verb: str, backend: Backend, model: Any, operands: list[Operand]
 ) -> Plan:
     """Returns the plan for `operands`, the parameters or gradients of a model. This is the plan
@@ -228,7 +228,7 @@ def _plan(
     return plan
 
 
-def _first_weights(session: Session, backend: Backend, model: Any) -> str:
+def _first_weights_text(session: Session, backend: Backend, model: Any) -> str:
     """Returns a string with a checksum of a model's trainable parameters for the first vote on the model, and "" for
     later votes. If the ranks began with different weights, they would train different models, even with the same
     gradients."""
@@ -246,7 +246,7 @@ def _start_mean(
 ) -> Callable[[], Any]:
     """Starts to average the gradients of a bucket over the ranks. Returns a function that waits
     for the means, and returns the means in one vector. `weight` is the result of
-    `Session.agree`."""
+    `Session.agree_on_call`."""
     return carrier.start_mean(carrier.pack(gradients), bucket.dtype, weight)
 
 
@@ -281,36 +281,36 @@ def averaging(session: Session, model: Any, weight: float | None) -> Iterator[No
             f"{shown(model)} has no trainable parameters, and so no gradients to average; remove the averaging() block"
         )
     session.require_ready("averaging")
-    plan = _plan(session, "averaging", backend, model, parameters)
+    plan = _plan_for(session, "averaging", backend, model, parameters)
 
     def describe_call() -> str:
         """Returns the string that describes this call. The string must be the same on all ranks."""
-        checksum = _first_weights(session, backend, model)
+        checksum = _first_weights_text(session, backend, model)
         return f"averaging{_weight_text(own_weight)}: {plan.text}{checksum}"
 
     # an error that every rank raises. It is raised only after the block of `exclusive`, because
     # inside that block it would close the world
     refused: Exception | None = None
     with session.exclusive("averaging"):
-        weight_and_total = session.agree(describe_call, own_weight)
+        weight_and_total = session.agree_on_call(describe_call, own_weight)
         # the ranks' first weights are equal, so later votes need no checksum
         session.plans[model][_COMPARED] = True
         sending = _Sending(session, plan, parameters, weight_and_total)
-        with session.inside("averaging() while its gradients were being sent"):
+        with session.forbid_collectives("averaging() while its gradients were being sent"):
             stop_watching = backend.watch_gradients(
-                [parameter.value for parameter in parameters], sending.ready
+                [parameter.value for parameter in parameters], sending.record_and_send
             )
             try:
                 yield
             except BaseException:
-                # a framework may have replaced the error of `sending.ready` with its own
+                # a framework may have replaced the error of `sending.record_and_send` with its own
                 if sending.error is not None:
                     raise sending.error from None
                 raise
             finally:
                 # from now on, the framework reports no more gradients
                 stop_watching()
-        refused = _end(
+        refused = _end_averaging(
             session, backend, model, sending, describe_call, _weight_text(own_weight)
         )
     if refused is not None:
@@ -328,7 +328,7 @@ def _weight_text(own: float | None) -> str:
     )
 
 
-def _end(
+def _end_averaging(
     session: Session,
     backend: Backend,
     model: Any,
@@ -342,7 +342,7 @@ def _end(
     returns an error that all ranks must raise. Raises `CollectiveMismatchError` if the votes differ.
     """
     plan, parameters = sending.plan, sending.parameters
-    missing = sending.fill_up(list(backend.gradients(model)))
+    missing = sending.record_unreported(list(backend.gradients(model)))
     refused = sending.refused
     if changed := sending.first_changed():
         refused = ArgumentError(
@@ -354,22 +354,24 @@ def _end(
     # on a rank that refuses a gradient, the error replaces this part
     outcome = nones if refused is None else f"; {refused}"
     try:
-        session.agree(lambda: f"averaging, after the backward pass{outcome}")
+        session.agree_on_call(lambda: f"averaging, after the backward pass{outcome}")
     # still waits for the buckets that are being sent, because otherwise the engine would
     # confuse them with the buckets of the next call
     except CollectiveMismatchError:
-        session.call("all_reduce", describe_call, sending.drop, parameters)
+        session.call_engine(
+            "all_reduce", describe_call, sending.finish_without_writing, parameters
+        )
         raise
-    session.call(
+    session.call_engine(
         "all_reduce",
         describe_call,
-        sending.finish if refused is None else sending.drop,
+        sending.finish_and_write if refused is None else sending.finish_without_writing,
         parameters,
     )
     # all ranks have just agreed on which gradients are missing, so all of them rearrange their
     # buckets in the same way
     if session.options.check and refused is None and missing != plan.missing:
-        plan.arrange(parameters, missing)
+        plan.assign_buckets(parameters, missing)
     return refused
 
 
@@ -389,7 +391,7 @@ class _Sending:
     ) -> None:
         self.session, self.plan, self.parameters = session, plan, parameters
         self.error: BaseException | None = None
-        """The error that `ready` has raised, or None. It is stored because Paddle replaces it
+        """The error that `record_and_send` has raised, or None. It is stored because Paddle replaces it
         with a SystemError."""
         self.refused: XDeviceError | None = None
         """The error for a gradient that cannot be averaged, or None. It is raised after the
@@ -409,18 +411,18 @@ class _Sending:
         # PyTorch runs a backward pass in several threads, one for each device
         self._lock = threading.Lock()
 
-    def ready(self, i: int, gradient: Any) -> None:
+    def record_and_send(self, i: int, gradient: Any) -> None:
         """Records the gradient with the number `i` during the backward pass, and starts to send
         the full buckets, in their order. The framework may call this in any thread."""
         with self._lock:
             try:
-                self._take(i, gradient)
+                self._record(i, gradient)
                 self._start_buckets(only_full=True)
             except BaseException as error:
                 self.error = error
                 raise
 
-    def fill_up(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
+    def record_unreported(self, rows: list[tuple[str, Any, Any | None]]) -> list[int]:
         """Records the gradients that the framework has not reported. `rows` contains, for each trainable parameter, its
         name, its variable, and its gradient or None. Returns the numbers of the parameters without a gradient. Returns
         [] if the framework has reported every gradient, or if a gradient was refused. Raises `ArgumentError` if the
@@ -440,7 +442,7 @@ class _Sending:
             )
         for i, (_, _, gradient) in enumerate(rows):
             if gradient is not None and i not in self._gradients:
-                self._take(i, gradient)
+                self._record(i, gradient)
         return [i for i in range(len(parameters)) if i not in self._gradients]
 
     def first_changed(self) -> str:
@@ -460,7 +462,7 @@ class _Sending:
                 return f"the gradient of {name}"
         return ""
 
-    def finish(self) -> None:
+    def finish_and_write(self) -> None:
         """Sends the remaining buckets, waits for the means of all buckets, and writes the means
         to the gradients. Raises `ArgumentError` if a gradient cannot be written."""
         self._start_buckets(only_full=False)
@@ -468,14 +470,14 @@ class _Sending:
             means = self.session.carrier.write_back_all(gradients, wait())
             _require_written(gradients, means, "use average_gradients")
 
-    def drop(self) -> None:
+    def finish_without_writing(self) -> None:
         """Sends the remaining buckets, waits for the means of all buckets, and writes nothing.
         All ranks must wait, because all have started the same buckets."""
         self._start_buckets(only_full=False)
         for _, wait in self._sent:
             wait()
 
-    def _take(self, i: int, gradient: Any) -> None:
+    def _record(self, i: int, gradient: Any) -> None:
         """Records the gradient with the number `i`. If the gradient cannot be averaged, stores
         the error in `refused` until after the pass, because an error that is raised here would
         end only this rank. Raises `ScopeError` if the gradient is reported a second time."""
@@ -529,12 +531,12 @@ class _Sending:
             if only_full and self._lacking[number]:
                 return
             bucket = buckets[number]
-            gradients = [self._gradient(i) for i in bucket.indices]
+            gradients = [self._gradient_or_zeros(i) for i in bucket.indices]
             self._sent.append(
                 (gradients, _start_mean(self.session.carrier, bucket, gradients, self._weight))
             )
 
-    def _gradient(self, i: int) -> Operand:
+    def _gradient_or_zeros(self, i: int) -> Operand:
         """Returns the gradient with the number `i`. If the parameter has no gradient, returns
         zeros with the shape and dtype of the parameter."""
         parameter = self.parameters[i]

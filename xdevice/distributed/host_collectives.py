@@ -13,14 +13,14 @@ import numpy as np
 
 from xdevice.errors import ArgumentError, PeerError, shown
 
-from .control import describe
+from .control import describe_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .session import Session
 
-_BLOCK: Final = "first(), where the ranks run one after another"
+_BLOCK_OF_FIRST: Final = "first(), where the ranks run one after another"
 """The name of the block of `first` in error messages. A collective raises such an error if it is called in the
 block."""
 _MAX_BYTES: Final = 16 * 2**20
@@ -44,7 +44,7 @@ def first(session: Session) -> Iterator[bool]:
     once, so they wait for rank 0 before they run their blocks."""
     session.require_ready("first")
     if session.size == 1:
-        with session.inside(_BLOCK):
+        with session.forbid_collectives(_BLOCK_OF_FIRST):
             yield True
         return
     line = session.line
@@ -59,7 +59,7 @@ def first(session: Session) -> Iterator[bool]:
     # rank 0 may spend any length of time in its block, so it is considered to be working
     line.is_first_busy = session.rank == 0
     try:
-        with session.inside(_BLOCK):
+        with session.forbid_collectives(_BLOCK_OF_FIRST):
             yield session.rank == 0
     except BaseException as error:
         line.is_first_busy = False
@@ -67,7 +67,7 @@ def first(session: Session) -> Iterator[bool]:
         if session.rank == 0 and isinstance(error, Exception):
             # another rank may have failed in the meantime, but this rank raises its own error
             with suppress(PeerError):
-                line.vote("first", describe(error))
+                line.vote("first", describe_error(error))
         raise
     line.is_first_busy = False
     if session.rank == 0:
@@ -80,14 +80,14 @@ def split_range(
     """Does the work of `World.split_range`: returns this rank's part of the indices. With a seed, the indices are
     permuted first; every rank draws the same permutation from the seed. The ranks vote only on the arguments.
     """
-    _require_whole("count", count)
+    _require_non_negative_int("count", count)
     if type(pad) is not bool:
         raise ArgumentError(f"pad must be True or False, not {shown(pad)}")
     if seed is not None:
-        _require_whole("seed", seed)
+        _require_non_negative_int("seed", seed)
     session.require_ready("split_range")
     with session.exclusive("split_range"):
-        session.agree(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
+        session.agree_on_call(lambda: f"split_range of {count}, pad={pad}, seed={seed}")
     rank = session.rank
     length, remainder = divmod(count, session.size)
     if pad:
@@ -109,7 +109,7 @@ def split_range(
     )
 
 
-def _require_whole(name: str, value: object) -> None:
+def _require_non_negative_int(name: str, value: object) -> None:
     """Raises `ArgumentError` if `value`, the argument called `name`, is not a non-negative int."""
     # compares the type exactly, because bool is a subclass of int
     if type(value) is not int or value < 0:

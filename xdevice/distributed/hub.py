@@ -47,7 +47,7 @@ from .control import (
     Conn,
     Line,
     Terms,
-    beat_of,
+    beat_seconds,
 )
 from .launchers import is_loopback
 
@@ -71,7 +71,7 @@ _worlds = 0
 """The number of worlds that this process has joined."""
 
 
-def join(launch: Launch, timeout: float, join_timeout: float) -> Line:
+def join_world(launch: Launch, timeout: float, join_timeout: float) -> Line:
     """Opens the control connection of this process, and waits until all ranks have joined. Returns this rank's side of
     the connection. `launch` contains this process's rank and the address of rank 0. `timeout` is the number of seconds
     after which a rank is late, and `join_timeout` is the number of seconds within which all ranks must join.
@@ -91,31 +91,31 @@ def join(launch: Launch, timeout: float, join_timeout: float) -> Line:
     _worlds += 1
     terms = Terms(token, launch.run, _worlds, launch.size)
     line = (
-        _serve(launch, terms, timeout, join_timeout)
+        _start_hub(launch, terms, timeout, join_timeout)
         if launch.rank == 0
-        else control.reach(launch, terms, timeout, join_timeout)
+        else control.connect_to_hub(launch, terms, timeout, join_timeout)
     )
     try:
-        line.wait_for_all(join_timeout)
+        line.wait_until_all_joined(join_timeout)
     except BaseException:
         line.close()
         raise
     return line
 
 
-def _serve(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
+def _start_hub(launch: Launch, terms: Terms, timeout: float, join_timeout: float) -> Line:
     """Starts the hub in rank 0, and returns rank 0's own `Line` to the hub."""
     # two connections for each rank, and 256 for the program's own files
-    _allow_files(2 * launch.size + 256)
+    _raise_file_limit(2 * launch.size + 256)
     hub = Hub(_listener(launch, terms), terms, timeout, join_timeout)
     (vote, hubs_vote), (pulse, hubs_pulse) = socket.socketpair(), socket.socketpair()
-    hub.attach(hubs_vote, hubs_pulse)
+    hub.add_rank_0(hubs_vote, hubs_pulse)
     line = Line(vote, pulse, launch.host, timeout, hub)
     hub.start()
     return line
 
 
-def _allow_files(count: int) -> None:
+def _raise_file_limit(count: int) -> None:
     """Ensures that this process may open `count` files, because rank 0 needs two connections
     for each rank: increases the system's soft limit if necessary. Raises `LaunchError` if the
     hard limit is lower than `count`."""
@@ -157,7 +157,7 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
     """
     failure: OSError | None = None
     for port in launch.ports():
-        for family, kind, protocol, _, address in control.addresses(
+        for family, kind, protocol, _, address in control.resolve(
             launch.host, port, passive=True
         ):
             sock = socket.socket(family, kind, protocol)
@@ -174,7 +174,7 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
                 sock.close()
         # the port is in use. If another rank 0 of this run is listening on it, this call raises
         # `LaunchError`, because that rank 0 refuses a second rank 0
-        control.connect(launch, port, terms, "vote")
+        control.open_connection(launch, port, terms, "vote")
     raise LaunchError(
         f"rank 0 cannot listen on {launch.host}, port {', '.join(map(str, launch.ports()))}: {failure}; choose a free "
         "port on rank 0's machine with XDEVICE_ADDRESS=host:port"
@@ -232,7 +232,7 @@ class UnprovenConn:
     def __init__(self, conn: Conn, until: float) -> None:
         self.conn = conn
         self.until = until
-        self.nonce = control.nonce()
+        self.nonce = control.new_nonce()
 
 
 class Calls:
@@ -350,8 +350,8 @@ class Hub(threading.Thread):
         self.join_timeout = join_timeout
         self.peers = [Peer(rank) for rank in range(terms.size)]
         self.ended = False
-        self._beat = beat_of(timeout)
-        self._clock = Clock(4 * self._beat)
+        self._beat = beat_seconds(timeout)
+        self._clock = Clock(max_step=4 * self._beat)
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._unproven: list[UnprovenConn] = []
@@ -368,7 +368,7 @@ class Hub(threading.Thread):
         self._log_after = timeout
         """The seconds of waiting after which the next warning is logged."""
 
-    def attach(self, vote: socket.socket, pulse: socket.socket) -> None:
+    def add_rank_0(self, vote: socket.socket, pulse: socket.socket) -> None:
         """Adds rank 0: `vote` and `pulse` are the hub's ends of rank 0's two connections. Rank
         0 needs no handshake, because it is in the hub's own process. This method must be called
         before the thread is started."""
@@ -401,11 +401,11 @@ class Hub(threading.Thread):
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         next_beat = 0.0
-        # a world with only rank 0, which `attach` has added, is complete already
+        # a world with only rank 0, which `add_rank_0` has added, is complete already
         self._tell_if_all_joined()
         while not self.ended:
             # while no rank waits, the thread sleeps until a frame arrives, and uses no processor time
-            ready = self._selector.select(self._beat if self._needs_time() else None)
+            ready = self._selector.select(self._beat if self._needs_beats() else None)
             now = self._clock.tick()
             for key, events in ready:
                 if events & selectors.EVENT_WRITE:
@@ -420,7 +420,7 @@ class Hub(threading.Thread):
                 next_beat = now + self._beat
                 self._watch(now)
 
-    def _needs_time(self) -> bool:
+    def _needs_beats(self) -> bool:
         """Whether the loop must wake up even if no frame arrives, because a rank or a new connection may be late."""
         return not self._joined or bool(self._calls.waiting) or bool(self._unproven)
 
@@ -435,7 +435,7 @@ class Hub(threading.Thread):
             return
         conn.send(kind, text)
         # the socket has not accepted all bytes, so the loop also waits until the socket can be written
-        if conn.out:
+        if conn.unsent:
             key = self._selector.get_key(conn)
             self._selector.modify(conn, selectors.EVENT_READ | selectors.EVENT_WRITE, key.data)
 
@@ -443,7 +443,7 @@ class Hub(threading.Thread):
         """Sends as many of the connection's stored bytes as its socket accepts now."""
         conn.flush()
         # all bytes have been sent, so the loop no longer waits until the socket can be written
-        if not conn.out and conn.is_open:
+        if not conn.unsent and conn.is_open:
             self._selector.modify(conn, selectors.EVENT_READ, self._selector.get_key(conn).data)
 
     def _close(self, conn: Conn) -> None:
@@ -463,8 +463,8 @@ class Hub(threading.Thread):
         ]
         # a connection that has sent all its bytes is closed for sending, so that the rank sees the end of the stream
         for vote in conns:
-            if not vote.out:
-                vote.finish()
+            if not vote.unsent:
+                vote.close_for_sending()
         while not all(map(Conn.is_delivered, conns)) and time.monotonic() < until:
             # polls often, because no event reports that a frame has been acknowledged
             for key, events in self._selector.select(0.02):
@@ -475,8 +475,8 @@ class Hub(threading.Thread):
                     continue
                 if events & selectors.EVENT_WRITE:
                     self._flush(conn)
-                    if not conn.out:
-                        conn.finish()
+                    if not conn.unsent:
+                        conn.close_for_sending()
                 # frames that still arrive are discarded; `frames` also notices when the connection ends
                 for _ in conn.frames():
                     pass
@@ -593,7 +593,7 @@ class Hub(threading.Thread):
         peer = self.peers[hello["rank"]]
         # long frames are accepted only from now on, because a process that does not belong to
         # this run could fill the memory with long frames
-        conn.most = control.MAX_FRAME
+        conn.max_frame = control.MAX_FRAME
         peer.pid = str(hello.get("pid"))
         if hello["line"] == "vote":
             peer.vote = conn
@@ -661,7 +661,7 @@ class Hub(threading.Thread):
                 # only two splits, because the payload may contain line breaks, but the call cannot
                 number, call, payload = text.split("\n", 2)
                 self._calls.add(peer, Pending(kind, int(number), call, payload))
-                self._decide(peer)
+                self._react_to_call(peer)
         if not peer.vote.is_open:
             self._end_died(peer)
 
@@ -686,7 +686,7 @@ class Hub(threading.Thread):
             self._read_calls(peer)
             self._end_died(peer)
 
-    def _decide(self, caller: Peer) -> None:
+    def _react_to_call(self, caller: Peer) -> None:
         """Reacts to a new call of the rank `caller`. When all ranks have called, either tells the ranks to continue, or
         reports to the ranks that their calls differ. Ends the world if a call can never be matched. Loops over all
         ranks only after the last call, because otherwise large worlds would be slow.
@@ -703,7 +703,7 @@ class Hub(threading.Thread):
             )
             return
         if pending.kind == PAIR:
-            self._decide_pair(caller, pending)
+            self._react_to_pair(caller, pending)
         # without a vote the engines are already working, so the mismatch cannot be undone, and
         # the world must end
         elif self._calls.unvoted_calls_differ():
@@ -719,11 +719,11 @@ class Hub(threading.Thread):
         # if all ranks wait in a `send` or `recv`, and none of these match, no rank could ever
         # continue, even if the strings are equal
         if len(calls) == 1 and pending.kind == VOTE:
-            self._go(pending.call == GOODBYE)
+            self._send_go(is_last=pending.call == GOODBYE)
         else:
             self._report_mismatch(self.peers)
 
-    def _go(self, is_last: bool) -> None:
+    def _send_go(self, is_last: bool) -> None:
         """Answers the votes of all ranks with GO. `is_last` is True if the votes were GOODBYE, which ends the world."""
         payloads = [p.pending.payload for p in self.peers if p.pending]
         # most votes have no payload, so JSON is not needed
@@ -736,7 +736,7 @@ class Hub(threading.Thread):
         self.ended = is_last
         self._reset_timers()
 
-    def _decide_pair(self, caller: Peer, pending: Pending) -> None:
+    def _react_to_pair(self, caller: Peer, pending: Pending) -> None:
         """Reacts to `pending`, a `send` or `recv` of `caller`. If the other rank of the pair is
         already waiting in the matching call, tells both ranks to continue, or that their
         tensors differ. Otherwise the caller waits."""

@@ -71,17 +71,18 @@ def find_launch() -> Launch | None:
     for launcher in _LAUNCHERS:
         # a launcher that sets TF_CONFIG may run inside a Slurm job, and takes precedence over it
         if launcher is _SRUN:
-            _refuse_cluster()
-        if _started(launcher):
-            return _launch(launcher)
+            _refuse_tf_cluster()
+        if _has_started_this_process(launcher):
+            return _launch_of(launcher)
     # a size without a rank means that a variable was lost between the launcher and this process, for example because
     # ssh or sudo did not pass it on
-    stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _text(name)), None)
-    if stray is not None and _number(stray) > 1:
+    stray = next((name for name in ("XDEVICE_SIZE", "WORLD_SIZE") if _variable(name)), None)
+    if stray is not None and _int_variable(stray) > 1:
         # XDEVICE_RANK for XDEVICE_SIZE, and RANK for WORLD_SIZE
         rank = stray.removeprefix("WORLD_").replace("SIZE", "RANK")
         raise LaunchError(
-            f"{stray} is {_text(stray)}, but {rank} is not set: a launcher sets both; set {rank} too, or unset {stray}"
+            f"{stray} is {_variable(stray)}, but {rank} is not set: a launcher sets both; set {rank} too, or unset "
+            f"{stray}"
         )
     return None
 
@@ -98,7 +99,7 @@ class _Launcher(NamedTuple):
     host: str = ""
     run: tuple[str, ...] = ()
     """The variables that distinguish two runs of this launcher."""
-    is_served: bool = True
+    is_supported: bool = True
     """Whether `processes` supports this launcher. If it does not, `processes` raises `LaunchError` for several
     processes, because each of them would form a world of one."""
 
@@ -132,7 +133,10 @@ _LAUNCHERS: Final = (
         ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
     ),
     _Launcher(
-        "paddle.distributed.launch", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", is_served=False
+        "paddle.distributed.launch",
+        "PADDLE_TRAINER_ID",
+        "PADDLE_TRAINERS_NUM",
+        is_supported=False,
     ),
     _Launcher(
         "mpirun (Open MPI)",
@@ -144,13 +148,13 @@ _LAUNCHERS: Final = (
     ),
     _MPICH,
     _Launcher(
-        "mpirun (MVAPICH2)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", is_served=False
+        "mpirun (MVAPICH2)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", is_supported=False
     ),
     _Launcher(
         "the program that set JAX's variables",
         "JAX_PROCESS_ID",
         "JAX_NUM_PROCESSES",
-        is_served=False,
+        is_supported=False,
     ),
     _SRUN,
 )
@@ -158,30 +162,32 @@ _LAUNCHERS: Final = (
 so each launcher comes before the launchers that may have started it."""
 
 
-def _started(launcher: _Launcher) -> bool:
+def _has_started_this_process(launcher: _Launcher) -> bool:
     """Whether this launcher has started this process, and `processes` supports the launcher. Raises `LaunchError` if
     the launcher has started several processes but `processes` does not support it, or if it has set a rank without a
     size. Raises `SettingError` if the rank or the size is not a number."""
-    if _text(launcher.rank) is None:
+    if _variable(launcher.rank) is None:
         return False
-    is_under_srun = _text(_SRUN.size) is not None
+    is_under_srun = _variable(_SRUN.size) is not None
     # this process is the script of a Slurm job, or a shell in such a job, and was not started by srun
     if launcher is _SRUN and not is_under_srun:
         return False
     # `srun --mpi=pmi2` also sets PMI_RANK, but not MPICH's variable for the local rank
-    if launcher is _MPICH and is_under_srun and _text(launcher.local_rank) is None:
+    if launcher is _MPICH and is_under_srun and _variable(launcher.local_rank) is None:
         return False
-    if _text(launcher.size) is None:
+    if _variable(launcher.size) is None:
         raise LaunchError(
-            f"{launcher.rank} is {_text(launcher.rank)}, but {launcher.size} is not set: {launcher.name} sets both"
+            f"{launcher.rank} is {_variable(launcher.rank)}, but {launcher.size} is not set: {launcher.name} sets both"
         )
-    rank, size = _number(launcher.rank), _number(launcher.size)
-    if not launcher.is_served and size > 1:
-        raise _not_served(launcher.name, f"{launcher.rank}={rank}, {launcher.size}={size}")
-    return launcher.is_served
+    rank, size = _int_variable(launcher.rank), _int_variable(launcher.size)
+    if not launcher.is_supported and size > 1:
+        raise _unsupported_launcher(
+            launcher.name, f"{launcher.rank}={rank}, {launcher.size}={size}"
+        )
+    return launcher.is_supported
 
 
-def _not_served(launcher: str, variables: str) -> LaunchError:
+def _unsupported_launcher(launcher: str, variables: str) -> LaunchError:
     """Returns the error for a launcher that `processes` does not support. `launcher` is its name, and `variables` is a
     string that shows how many processes there are."""
     return LaunchError(
@@ -191,11 +197,11 @@ def _not_served(launcher: str, variables: str) -> LaunchError:
     )
 
 
-def _refuse_cluster() -> None:
+def _refuse_tf_cluster() -> None:
     """Raises `LaunchError` if TensorFlow's environment variable TF_CONFIG names several tasks,
     or is not JSON with a cluster. A cluster with a single task, which Vertex AI sets, is a
     world of one and raises no error."""
-    text = _text("TF_CONFIG")
+    text = _variable("TF_CONFIG")
     if text is None:
         return
     try:
@@ -205,25 +211,27 @@ def _refuse_cluster() -> None:
             f"TF_CONFIG must be JSON with a cluster, or unset, not {shown(text)}"
         ) from None
     if count > 1:
-        raise _not_served("TF_CONFIG", f"{count} tasks")
+        raise _unsupported_launcher("TF_CONFIG", f"{count} tasks")
 
 
-def _launch(launcher: _Launcher) -> Launch:
+def _launch_of(launcher: _Launcher) -> Launch:
     """Returns the rank of this process and the address of rank 0, from the variables of this
     launcher. Raises `LaunchError` if the variables contradict each other, or if the address is
     missing or wrong. Raises `SettingError` if the value of a variable that must be a number is
     not a number."""
-    rank, size = _number(launcher.rank), _number(launcher.size)
-    local_rank = _number(launcher.local_rank) if _text(launcher.local_rank) else None
+    rank, size = _int_variable(launcher.rank), _int_variable(launcher.size)
+    local_rank = _int_variable(launcher.local_rank) if _variable(launcher.local_rank) else None
     # srun sets a list of all nodes, and a list with the number of processes on each node
     if launcher is _SRUN:
         launcher_host = _first_node(
-            _text("SLURM_STEP_NODELIST") or _text("SLURM_NODELIST") or ""
+            _variable("SLURM_STEP_NODELIST") or _variable("SLURM_NODELIST") or ""
         )
         local_size = _tasks_here(size)
     else:
-        launcher_host = _text(launcher.host)
-        local_size = _number(launcher.local_size) if _text(launcher.local_size) else None
+        launcher_host = _variable(launcher.host)
+        local_size = (
+            _int_variable(launcher.local_size) if _variable(launcher.local_size) else None
+        )
     _check_numbers(launcher, rank, size, local_rank, local_size)
     address, port = _address()
     run = "/".join([launcher.name, *(f"{os.environ.get(name)}" for name in launcher.run)])
@@ -231,7 +239,7 @@ def _launch(launcher: _Launcher) -> Launch:
     # without an address, all ranks are on one machine (or the error below is raised), and two runs
     # of this launcher on one machine differ only in the process that started the ranks
     if host is None:
-        run = f"{run}/{_starter(launcher.rank, launcher.size)}"
+        run = f"{run}/{_starter_pid(launcher.rank, launcher.size)}"
     # how many of the processes are on this machine; 0 if this is not known
     count_here = _count_here(size, local_size, host)
     # no other machine takes part, so rank 0 need not listen on an address that other machines can reach
@@ -282,7 +290,7 @@ def _count_here(size: int, local_size: int | None, host: str | None) -> int:
     return size if is_one_machine else 0
 
 
-def _starter(*names: str) -> int:
+def _starter_pid(*names: str) -> int:
     """Returns the id of the process that started the ranks of this machine. This is the nearest ancestor in which the
     environment variables `names` differ from those of this process. The ancestor is not always the parent: if a shell
     script runs the program, the parent is the shell, which has the same variables. If the system does not show the
@@ -332,7 +340,7 @@ def _address() -> tuple[str | None, int | None]:
     """Returns the host and the port in XDEVICE_ADDRESS. Both are None if the variable is not
     set, and the port is None if the value contains only a host. Raises `LaunchError` if the
     host is empty, or if the port is not a number from 1 to 65535."""
-    text = _text("XDEVICE_ADDRESS")
+    text = _variable("XDEVICE_ADDRESS")
     if text is None:
         return None, None
     host, colon, port = text.rpartition(":")
@@ -360,16 +368,16 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _text(name: str) -> str | None:
+def _variable(name: str) -> str | None:
     """Returns the value of an environment variable without surrounding spaces, or None if the
     value is empty or not set."""
     return (os.environ.get(name) or "").strip() or None
 
 
-def _number(name: str) -> int:
+def _int_variable(name: str) -> int:
     """Returns the value of an environment variable as an int. Raises `SettingError` if the
     value is not a non-negative int."""
-    text = _text(name) or ""
+    text = _variable(name) or ""
     # `isdigit` alone accepts digits that `int` refuses, such as superscripts
     if not (text.isascii() and text.isdigit()):
         raise SettingError(f"{name} must be a non-negative integer, not {shown(text)}")
@@ -393,10 +401,10 @@ def _tasks_here(size: int) -> int | None:
     `size` is the total number of processes.
     """
     # Slurm's "2(x3),1" means two processes on each of the nodes 0 to 2, and one process on node 3
-    text, node = _text(_SRUN.local_size) or "", _text("SLURM_NODEID") or ""
+    text, node = _variable(_SRUN.local_size) or "", _variable("SLURM_NODEID") or ""
     pairs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
     # the number of processes on each node
     tasks = [int(count) for count, times in pairs for _ in range(int(times or 1))]
     if node.isdigit() and int(node) < len(tasks):
         return tasks[int(node)]
-    return size if _text("SLURM_STEP_NUM_NODES") == "1" else None
+    return size if _variable("SLURM_STEP_NUM_NODES") == "1" else None

@@ -26,7 +26,7 @@ _SPAN_SECONDS: Final = 1.0
 _DRIVER_PREFIX: Final = "cuda"
 """The prefix of the names of the threads of NVIDIA's driver. These threads poll the GPU for events even if the program
 does nothing: in an idle process, cuda-EvtHandlr uses up to 0.8 % of a core for each GPU (H200, driver 580)."""
-_LIBRARY: Final = os.path.dirname(os.__file__)
+_STANDARD_LIBRARY: Final = os.path.dirname(os.__file__)
 """The folder of Python's standard library."""
 _MOVED_SECONDS: Final = 5e-6
 """The program's thread is considered to be moving if it has used more processor time than this, in seconds, since the
@@ -182,7 +182,7 @@ def _is_in_standard_library(path: str) -> bool:
     """Whether a source file belongs to Python's standard library. Files of an installed package in the same folder do
     not belong to it.
     """
-    return path.startswith(("<frozen", _LIBRARY)) and "-packages" not in path
+    return path.startswith(("<frozen", _STANDARD_LIBRARY)) and "-packages" not in path
 
 
 def _name_of(task: str) -> str:

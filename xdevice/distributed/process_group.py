@@ -54,19 +54,23 @@ def processes(
         ...     assert xdevice.item(world.all_reduce(xdevice.tensor(3.0))) == 3 * world.size
     """
     options = Options(
-        engines.setting(engine, "XDEVICE_ENGINE", "auto", str, "a framework or 'auto'"),
+        engines.argument_or_variable(
+            engine, "XDEVICE_ENGINE", "auto", str, "a framework or 'auto'"
+        ),
         engines.require_seconds(
-            engines.setting(timeout, "XDEVICE_TIMEOUT", 30.0, float, "a number of seconds"),
+            engines.argument_or_variable(
+                timeout, "XDEVICE_TIMEOUT", 30.0, float, "a number of seconds"
+            ),
             "timeout",
         ),
         engines.require_seconds(
-            engines.setting(
+            engines.argument_or_variable(
                 join_timeout, "XDEVICE_JOIN_TIMEOUT", 300.0, float, "a number of seconds"
             ),
             "join_timeout",
         ),
         # for any value but "1" and "0", the lookup raises KeyError, for which `setting` raises its error
-        engines.setting(
+        engines.argument_or_variable(
             check, "XDEVICE_CHECK", True, {"1": True, "0": False}.__getitem__, "1 or 0"
         ),
     )

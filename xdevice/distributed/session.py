@@ -29,9 +29,9 @@ from xdevice.errors import (
 from xdevice.replicas import operands
 
 from . import engines, exits, launchers
-from .carrying import Carrier, Weight, require_dtype, require_here
-from .control import GOODBYE, LEAVE, describe
-from .hub import join
+from .carrying import Carrier, Weight, require_sendable, require_sendable_dtype
+from .control import GOODBYE, LEAVE, describe_error
+from .hub import join_world
 from .placement import local_device
 from .runner import Runner
 
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 NO_WEIGHT: Final = "the weights of all ranks are 0, so there is no weighted mean; at least one weight must be above 0"
 
-_LARGE: Final = 1 << 24
+_LARGE_COPY_BYTES: Final = 1 << 24
 """A copy of at least this many bytes may take so long that the failure of another rank would be noticed late."""
-_SLOWEST: Final = 10e6
+_SLOWEST_BYTES_PER_SECOND: Final = 10e6
 """The speed of the slowest engine, in bytes per second. A call may take as long as its bytes
 need at this speed, plus the timeout."""
-_COUNTED: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
+_COUNTED_METHODS: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 """The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call at the same time. The
 calls of these methods are numbered; calls of `send` and `recv` are not."""
 _ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
@@ -146,7 +146,7 @@ class Session:
     def _connect(self) -> None:
         """Opens the control connection, agrees with the other ranks on the options and the engine, and starts the
         engine."""
-        self._line = join(self.launch, self.options.timeout, self.options.join_timeout)
+        self._line = join_world(self.launch, self.options.timeout, self.options.join_timeout)
         self._runner = Runner()
         self._line.liveness.engine_threads.append(self._runner)
         # from now on, the end of rank 0 is noticed even while the program is waiting inside a framework
@@ -158,21 +158,21 @@ class Session:
             engine_names = engines.candidates(
                 self.options.engine, selection.current(), self.device
             )
-            self.engine = engines.agree(self._line.exchange(json.dumps(engine_names)))
+            self.engine = engines.choose_common(self._line.exchange(json.dumps(engine_names)))
             # with two ranks on one GPU, PyTorch would fail in NCCL, and JAX would wait for ever
             if self.engine.endswith(":nccl"):
-                engines.require_gpu_each(
-                    self.engine, self._line.exchange(engines.gpu_of(self.device))
+                engines.require_distinct_gpus(
+                    self.engine, self._line.exchange(engines.gpu_identity(self.device))
                 )
-            self._carrier = self.call(
-                "", lambda: f"the start of {self.engine}", self._start, []
+            self._carrier = self.call_engine(
+                "", lambda: f"the start of {self.engine}", self._start_engine, []
             )
         # `BaseException` includes Ctrl-C: the ranks that wait for this rank must learn that it is gone
         except BaseException as error:
             self._close_after_failure(error)
             raise
 
-    def _start(self) -> Carrier:
+    def _start_engine(self) -> Carrier:
         """Starts the engine that the ranks have agreed on, and returns the object that passes
         tensors through it."""
         backend, engine = engines.start(self.engine, self._group())
@@ -202,8 +202,8 @@ class Session:
             return f"native_group of {backend.name}"
 
         with self.exclusive("native_group"):
-            self.agree(describe_call)
-            native: NativeGroup = self.call(
+            self.agree_on_call(describe_call)
+            native: NativeGroup = self.call_engine(
                 "", describe_call, lambda: backend.start_native_group(self._group()), []
             )
         self._native = native
@@ -228,7 +228,7 @@ class Session:
             return
         # NCCL and gloo report a dead rank as a RuntimeError about a socket; only the hub knows which rank has died
         if native is not None and isinstance(error, Exception) and self._line.failure is None:
-            self._raise_reason(error)
+            self._raise_if_a_rank_failed(error)
         # sys.exit() and sys.exit(0) end a program normally, and are not failures
         is_normal_end = error is None or (
             isinstance(error, SystemExit) and error.code in (None, 0)
@@ -243,13 +243,13 @@ class Session:
             raise
         self._close()
 
-    def _raise_reason(self, error: Exception) -> None:
+    def _raise_if_a_rank_failed(self, error: Exception) -> None:
         """If the hub reports that another rank has failed, raises the `PeerError` for this rank instead of `error`. The
         framework's own process group may have raised `error` because of this failure. Returns normally if the hub
         reports no failure.
         """
         try:
-            self.line.raise_reason()
+            self.line.raise_if_a_rank_failed()
         except PeerError as reason:
             self._close_after_failure(error)
             raise reason from error
@@ -278,7 +278,7 @@ class Session:
             # an engine that does not close in time is abandoned, because the process must be
             # able to end
             if not runner.ends_within(self.options.timeout):
-                exits.arm(None)
+                exits.skip_exit_hooks(None)
                 return
             # a rank that fails at this point has already done its part in every collective, so
             # its failure is ignored
@@ -297,9 +297,9 @@ class Session:
         if line is None:
             return
         if error is not None:
-            self._fail(f"rank {self.rank} raised {describe(error)}")
+            self._fail(f"rank {self.rank} raised {describe_error(error)}")
         self._abort()
-        exits.arm(error)
+        exits.skip_exit_hooks(error)
         line.close()
         _failed = line.failure
 
@@ -388,10 +388,10 @@ class Session:
         one, which has no engine, raises an error for the tensors that no engine supports."""
         for operand in tensors:
             if self.size > 1:
-                self.carrier.require_dtype(operand, verb, op)
+                self.carrier.require_supported_dtype(operand, verb, op)
             else:
-                require_dtype(operand, op)
-            require_here(operand, verb, lambda: self.device)
+                require_sendable_dtype(operand, op)
+            require_sendable(operand, verb, lambda: self.device)
 
     def require_open(self, verb: str) -> None:
         """Raises the error that has closed this world, if any, or `LaunchError` if the program
@@ -407,7 +407,7 @@ class Session:
             )
 
     @contextmanager
-    def inside(self, what: str) -> Iterator[None]:
+    def forbid_collectives(self, what: str) -> Iterator[None]:
         """A block in which no collective may be called, for example because the ranks are in it at different times, as
         in the block of `World.first`. A collective in the block raises `ScopeError`, which names the block: `what`."""
         self._within = what
@@ -437,7 +437,7 @@ class Session:
         except (PeerError, CollectiveMismatchError, OnAllError):
             raise
         except BaseException as error:
-            self._fail(f"rank {self.rank} raised {describe(error)} in {verb}")
+            self._fail(f"rank {self.rank} raised {describe_error(error)} in {verb}")
             raise
         finally:
             self._busy.release()
@@ -458,7 +458,7 @@ class Session:
         self.line.started += 1
         return payloads
 
-    def agree(
+    def agree_on_call(
         self, describe_call: Callable[[], str], own: float | None = None
     ) -> Weight | None:
         """Votes on a collective: sends the other ranks the string that `describe_call` returns, and waits until all
@@ -493,13 +493,13 @@ class Session:
         tensors: list[Operand],
     ) -> Any:
         """Votes on a collective, and then calls the engine. The arguments and the result are the same as in the method
-        `call`.
+        `call_engine`.
         """
         with self.exclusive(verb):
-            self.agree(describe_call)
-            return self.call(verb, describe_call, job, tensors)
+            self.agree_on_call(describe_call)
+            return self.call_engine(verb, describe_call, job, tensors)
 
-    def call(
+    def call_engine(
         self,
         verb: str,
         describe_call: Callable[[], str],
@@ -522,12 +522,12 @@ class Session:
             # these methods of the engine wait in this thread, with `_wait`, which notices failures
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
                 return job()
-            return self._run_in_engine_thread(job, verb in _COUNTED)
+            return self._run_in_engine_thread(job, verb in _COUNTED_METHODS)
         except PeerError:
             raise
         except Exception:
             # if the failure of another rank is the reason, raises that failure instead
-            self.line.raise_reason()
+            self.line.raise_if_a_rank_failed()
             raise
 
     def _run_in_engine_thread(self, job: Callable[[], Any], is_counted: bool) -> Any:
@@ -543,10 +543,12 @@ class Session:
 
     def _run_copy(self, job: Callable[[], Any]) -> Any:
         """Runs `job`, which copies the tensors of the current call, and returns its result. In a process that works on
-        the CPU, a copy of at least `_LARGE` bytes runs in the engine's thread, so that the failure of another rank is
-        noticed during the copy. Such a copy may take long, for example because it is the first to use a gigabyte of new
-        memory."""
-        is_long = _bytes_of(self._current_call[1]) >= _LARGE and self.device.kind == "cpu"
+        the CPU, a copy of at least `_LARGE_COPY_BYTES` runs in the engine's thread, so that the failure of another rank
+        is noticed during the copy. Such a copy may take long, for example because it is the first to use a gigabyte of
+        new memory."""
+        is_long = (
+            _bytes_of(self._current_call[1]) >= _LARGE_COPY_BYTES and self.device.kind == "cpu"
+        )
         # while a job runs in the engine's thread, the program's thread already watches the other ranks
         if not is_long or threading.current_thread() is self._runner:
             return job()
@@ -556,7 +558,9 @@ class Session:
         """Returns the string that describes the current call of the engine, and the number of
         seconds that the call may take."""
         describe_call, tensors = self._current_call
-        return describe_call(), self.options.timeout + _bytes_of(tensors) * self.size / _SLOWEST
+        return describe_call(), self.options.timeout + _bytes_of(
+            tensors
+        ) * self.size / _SLOWEST_BYTES_PER_SECOND
 
     def _wait(self, done: Callable[[float], bool]) -> None:
         """Waits for an engine that works in the program's thread. `done(seconds)` waits for at

@@ -61,14 +61,14 @@ def signature(operand: Operand, is_uneven: bool = False) -> str:
     return text if device.kind == "cpu" else f"{text} on {device.kind}"
 
 
-def overlap(operands: list[Operand]) -> str:
+def overlap_text(operands: list[Operand]) -> str:
     """Returns a string that names the first two tensors that share memory, or "" if no tensors
     do. The ranks compare this string, because writing one of the two tensors changes both."""
     names = first_overlap(operands) if len(operands) > 1 else None
     return f"; {names[0]} and {names[1]} share memory" if names is not None else ""
 
 
-def others_text(x: Any) -> str:
+def non_tensors_text(x: Any) -> str:
     """Returns a string that describes all objects in a container that are not tensors, such as numbers and strings, or
     "" if there are none. The ranks compare this string, because these objects are not sent and must be the same on all
     ranks."""
@@ -77,7 +77,9 @@ def others_text(x: Any) -> str:
         return ""
     others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
     # sorted, because two ranks may have filled a dict in different orders
-    texts = sorted(f"; x{leaf.path} is {_same_everywhere(leaf.value)}" for leaf in others)
+    texts = sorted(
+        f"; x{leaf.path} is {_text_same_on_all_ranks(leaf.value)}" for leaf in others
+    )
     # the size of a message on the control connection is limited
     if len(texts) > _MAX_TEXTS:
         groups = [texts[i : i + _GROUP_LENGTH] for i in range(0, len(texts), _GROUP_LENGTH)]
@@ -88,7 +90,7 @@ def others_text(x: Any) -> str:
     return "".join(texts)
 
 
-def _same_everywhere(value: Any) -> str:
+def _text_same_on_all_ranks(value: Any) -> str:
     """Returns a string that describes an object, and is the same for equal objects on all ranks. None, a number, a
     string, bytes or a member of an enum is described by its `repr`. Any other object is described only by the name of
     its type, because its `repr` may contain a memory address."""

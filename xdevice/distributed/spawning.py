@@ -34,9 +34,9 @@ PATIENCE: Final = 3.0
 _ECHO_SECONDS: Final = 0.25
 """After the first failure, the launcher collects other failures for this many seconds. It may notice a rank that failed
 only as a consequence before it notices the rank that failed first."""
-_REPEATED: Final = "PeerError: "
+_PEER_ERROR_TEXT: Final = "PeerError: "
 """A traceback that contains this text only repeats the failure of another rank."""
-_HAS_GROUPS: Final = hasattr(os, "killpg")
+_HAS_PROCESS_GROUPS: Final = hasattr(os, "killpg")
 """Whether this system has process groups. Windows has none."""
 _SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -127,7 +127,7 @@ def launch(
         while True:
             # a new object for each attempt, because it must not handle events of the previous attempt
             ranks = _Ranks(guard, size * nodes.rank, folder)
-            with ranks.listening():
+            with ranks.handling_signals():
                 for rank in range(size):
                     environment = {
                         # later entries override earlier ones: the user's `variables` override
@@ -205,7 +205,7 @@ def reserve(host: str) -> Iterator[int]:
     family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
     with socket.socket(family, socket.SOCK_STREAM) as keeper:
         # on Windows this option would let any program listen on the port
-        if _HAS_GROUPS:
+        if _HAS_PROCESS_GROUPS:
             keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         keeper.bind((host, 0))
         port = keeper.getsockname()[1]
@@ -252,7 +252,7 @@ class _Ranks:
         signal that this process has received."""
 
     @contextmanager
-    def listening(self) -> Iterator[None]:
+    def handling_signals(self) -> Iterator[None]:
         """A block in which signals to this process are queued as events for `run`. When the
         block ends, all ranks are ended."""
         _adopt_orphans()
@@ -268,7 +268,7 @@ class _Ranks:
         finally:
             # an error in this process must not leave ranks behind
             if self._alive:
-                self._end(signal.SIGTERM)
+                self._end_all(signal.SIGTERM)
             for number, handler in previous.items():
                 # None stands for a handler that was not installed by Python, and cannot be restored
                 signal.signal(number, handler or signal.SIG_DFL)
@@ -287,7 +287,7 @@ class _Ranks:
             stderr=subprocess.PIPE,
             bufsize=0,
             env=environment,
-            start_new_session=_HAS_GROUPS,
+            start_new_session=_HAS_PROCESS_GROUPS,
         )
         # notified at once, so that the guard ends this process group even if the launcher is
         # killed a moment later
@@ -313,17 +313,17 @@ class _Ranks:
         status = process.wait()
         # queued before the clean-up below, which may take seconds
         self._events.put(("ended", rank, status))
-        if not _HAS_GROUPS:
+        if not _HAS_PROCESS_GROUPS:
             return
         deadline = time.monotonic() + PATIENCE
         # processes may be left, such as the workers of a DataLoader, which outlive a rank that was killed
-        is_left = _send(process.pid, signal.SIGTERM)
+        is_left = _send_signal(process.pid, signal.SIGTERM)
         while is_left and time.monotonic() < deadline:
             time.sleep(0.02)
             _reap(process.pid)
-            is_left = _send(process.pid, _NO_SIGNAL)
+            is_left = _send_signal(process.pid, _NO_SIGNAL)
         if is_left:
-            _send(process.pid, _KILL)
+            _send_signal(process.pid, _KILL)
         self._notify_guard(f"-{process.pid}")
 
     def run(self) -> int:
@@ -331,23 +331,23 @@ class _Ranks:
         Returns the exit status of the launcher."""
         # the first failure or signal ends all ranks
         while self._alive and not self._failed and not self._signal:
-            self._take(None)
+            self._handle_event(None)
         if self._signal:
             output.say(
                 f"{signal.Signals(self._signal).name} is passed on to the ranks; processes that do not end are killed"
             )
         # a rank that failed because of another rank may be noticed shortly before that other rank
         if self._failed:
-            self._collect(time.monotonic() + _ECHO_SECONDS)
+            self._handle_events_until(time.monotonic() + _ECHO_SECONDS)
         # read before the ranks are ended, because the report tells whether some ranks were still running
         is_cut_off = bool(self._alive)
-        self._end(self._signal or signal.SIGTERM)
+        self._end_all(self._signal or signal.SIGTERM)
         if self._signal:
             return 128 + self._signal
         if not self._failed:
             return 0
         failure = self._first_failure()
-        _report(failure, is_cut_off)
+        _print_failure(failure, is_cut_off)
         # -n means that signal n ended the rank, for which shells report 128 + n
         return failure.status if failure.status > 0 else 128 - failure.status
 
@@ -356,7 +356,7 @@ class _Ranks:
         """Whether a signal has asked this launcher to end."""
         return bool(self._signal)
 
-    def _take(self, timeout: float | None) -> None:
+    def _handle_event(self, timeout: float | None) -> None:
         """Waits for the next event, either the end of a rank or a signal, and handles it.
         Raises `Empty` if there is no event within `timeout` seconds; None means no limit."""
         event, number, status = self._events.get(timeout=timeout)
@@ -365,7 +365,7 @@ class _Ranks:
             self._signal = number
             # a second signal means that the user does not want to wait
             if not is_first:
-                self._send_all(_KILL)
+                self._send_signal_to_all(_KILL)
             return
         # a rank has ended, and `number` is the rank
         self._alive.discard(number)
@@ -374,22 +374,22 @@ class _Ranks:
         if status != 0 and not self._signal:
             self._failed.setdefault(number, status)
 
-    def _collect(self, deadline: float) -> None:
+    def _handle_events_until(self, deadline: float) -> None:
         """Handles events until all ranks have ended, or until `time.monotonic` has reached the deadline."""
         with suppress(Empty):
             while self._alive:
-                self._take(max(0.0, deadline - time.monotonic()))
+                self._handle_event(max(0.0, deadline - time.monotonic()))
 
-    def _end(self, number: int) -> None:
+    def _end_all(self, number: int) -> None:
         """Ends all ranks: sends the signal `number` to all ranks, and three seconds later kills the ranks that have not
         ended.
         """
         # a copy, because the ranks that end because of the signal are added to `_failed` too
         failed = dict(self._failed)
-        self._send_all(number)
-        self._collect(time.monotonic() + PATIENCE)
-        self._send_all(_KILL)
-        self._collect(time.monotonic() + PATIENCE)
+        self._send_signal_to_all(number)
+        self._handle_events_until(time.monotonic() + PATIENCE)
+        self._send_signal_to_all(_KILL)
+        self._handle_events_until(time.monotonic() + PATIENCE)
         # the report must not name ranks that failed only because of the signal
         if failed:
             self._failed = failed
@@ -397,10 +397,10 @@ class _Ranks:
         for thread in self._waiting:
             thread.join(2 * PATIENCE)
 
-    def _send_all(self, number: int) -> None:
+    def _send_signal_to_all(self, number: int) -> None:
         """Sends a signal to the process groups of all ranks that are running."""
         for rank in self._alive:
-            _send(self._processes[rank].pid, number)
+            _send_signal(self._processes[rank].pid, number)
 
     def _first_failure(self) -> Failure:
         """Returns the failure to report: the first failure on this machine that is not a `PeerError`. If all failures
@@ -413,19 +413,19 @@ class _Ranks:
         own_failures = [
             failure
             for failure in failures
-            if not any(_REPEATED in line for line in failure.last_lines)
+            if not any(_PEER_ERROR_TEXT in line for line in failure.last_lines)
         ]
         # if the rank that failed first is on another machine, all ranks of this machine fail
         # with a PeerError
         return (own_failures or failures)[0]
 
 
-def _send(leader: int, number: int) -> bool:
+def _send_signal(leader: int, number: int) -> bool:
     """Sends the signal `number` to the process group that the process `leader` leads. Returns False if the group no
     longer contains any process.
     """
     try:
-        if _HAS_GROUPS:
+        if _HAS_PROCESS_GROUPS:
             os.killpg(leader, number)
         # Windows has no process groups, but this command also ends the child processes
         else:
@@ -467,7 +467,7 @@ def _guard() -> Iterator[IO[bytes] | None]:
     """A block in which the guard runs: a process that ends the ranks' process groups when its input pipe closes. Yields
     the pipe, through which the launcher tells the guard which groups exist. On Windows, which has no process groups,
     there is no guard, and None is yielded."""
-    if not _HAS_GROUPS:
+    if not _HAS_PROCESS_GROUPS:
         yield None
         return
     with subprocess.Popen(
@@ -479,7 +479,7 @@ def _guard() -> Iterator[IO[bytes] | None]:
         yield process.stdin
 
 
-def _report(failure: Failure, is_cut_off: bool) -> None:
+def _print_failure(failure: Failure, is_cut_off: bool) -> None:
     """Prints which rank failed first, and the rank's last lines. `is_cut_off` is True if other ranks were still
     running."""
     others = "; the others were stopped" if is_cut_off else ""
