@@ -246,7 +246,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         native, dtype = self.to_native(device), stored_dtype(name_of(array.dtype), array)
         # a large array is put on a GPU without the copy that is made below, because `put` returns only after the array
         # has been read
-        if staging.is_put(array, native):
+        if staging.should_put(array, native):
             return staging.put(np.asarray(array, dtype=dtype, order="C"), native)
         # `device_put` may return an alias of its argument, so it gets a copy to which nothing else refers
         copied = np.array(array, dtype=dtype, copy=True, order="C")
@@ -256,9 +256,10 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         """Returns the values of an array as a NumPy array. Raises `UnsupportedError` for random
         keys, and for an array that was deleted."""
         require_values(x)
-        is_read = staging.is_read(x)  # checked before the wait, while the device still computes
+        # checked before the wait, while the device still computes
+        should_read = staging.should_read(x)
         self.wait(x)
-        staged = staging.read(x) if is_read else None
+        staged = staging.read(x) if should_read else None
         try:
             return np.asarray(x) if staged is None else staged
         # NumPy lacks the extended dtypes, which random keys have
@@ -398,7 +399,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def _staged_on_cpu(self, x: jax.Array) -> jax.Array | None:
         """Copies an array from a GPU to the CPU through the ring (buffers of page-locked memory). Returns the copy, or
         None if JAX has to copy the array."""
-        if isinstance(x, jax.core.Tracer) or not staging.is_moved(x):
+        if isinstance(x, jax.core.Tracer) or not staging.should_read_to_cpu(x):
             return None
         # `from_buffer` would narrow 64-bit values, which JAX's own copy preserves
         if x.dtype.itemsize >= 8 and not jax.config.jax_enable_x64:

@@ -44,7 +44,7 @@ def is_blocking() -> bool:
 def blocking() -> AbstractContextManager[None]:
     """Returns a context manager. Inside its block, compiled functions in all threads return only when their results
     have been computed. Raises `UnsupportedError` if JAX lacks a private name that this requires."""
-    private.require("blocking")
+    private.require_names_for("blocking")
     return _waited.on(_patched)
 
 

@@ -113,7 +113,7 @@ class JaxConversion(Conversion):
         """Whether `to_numpy(x)` returns an array whose memory nothing else uses. That is the case only if `x` is read
         through the ring or by the driver."""
         # `staging.read` returns a new array; an array that JAX itself returns is read-only
-        return staging.is_read(x)
+        return staging.should_read(x)
 
     def dtype_refusal(self, dtype: str) -> str | None:
         """Returns advice on how to keep JAX from narrowing a dtype, or None if JAX would not narrow the dtype."""

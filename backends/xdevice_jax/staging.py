@@ -25,13 +25,13 @@ from xdevice.cuda_driver import ring
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-TO_HOST: Final = 64 << 10
-TO_GPU: Final = 16 << 20
-"""The minimum sizes in bytes at which a copy through the ring is faster than JAX's own copy: `TO_HOST` for copies to
-the host, `TO_GPU` for copies to a GPU."""
-_NOT_COPIED: Final = 64 << 10
+MIN_TO_HOST: Final = 64 << 10
+MIN_TO_GPU: Final = 16 << 20
+"""The minimum sizes in bytes at which a copy through the ring is faster than JAX's own copy: `MIN_TO_HOST` for copies
+to the host, `MIN_TO_GPU` for copies to a GPU."""
+_MIN_TO_WAIT: Final = 64 << 10
 """The minimum size in bytes at which it is faster to wait until JAX has read an array than to pass JAX a copy of it."""
-_COMPILED_AT_ONCE: Final = 256 << 20
+_MIN_TO_COMPILE: Final = 256 << 20
 """The minimum size in bytes at which a copy through the ring is faster even if JAX must first compile a program for the
 shape of the array."""
 _DTYPES: Final = frozenset(map(host_dtype, DTYPES))
@@ -45,7 +45,7 @@ _ahead = threading.local()
 thread's last array. Its second item is GPU memory that is allocated in advance for the next such array."""
 
 
-def is_read(x: jax.Array) -> bool:
+def should_read(x: jax.Array) -> bool:
     """Whether the host should read an array with `read` (after waiting for its values) instead of JAX's own call. The
     result of `read` does not share memory with any array."""
     return (
@@ -55,10 +55,10 @@ def is_read(x: jax.Array) -> bool:
     )
 
 
-def is_moved(x: jax.Array) -> bool:
+def should_read_to_cpu(x: jax.Array) -> bool:
     """Whether an array should be moved to JAX's CPU device with `read` instead of JAX's own call. `read` waits for the
     array; JAX's call does not."""
-    return ring.is_usable() and x.nbytes >= TO_HOST and is_read(x)
+    return ring.is_usable() and x.nbytes >= MIN_TO_HOST and should_read(x)
 
 
 def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
@@ -68,11 +68,11 @@ def read(x: jax.Array) -> np.ndarray[Any, Any] | None:
     return staging.read(x, x.unsafe_buffer_pointer(), x.shape, x.dtype)
 
 
-def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
+def should_put(values: np.ndarray[Any, Any], native: Any) -> bool:
     """Whether a NumPy array should be copied to the device `native` with `put` instead of JAX's own call."""
     return (
         native.platform == "gpu"
-        and values.nbytes >= _NOT_COPIED
+        and values.nbytes >= _MIN_TO_WAIT
         and ring.is_usable()
         and jax.config.jax_transfer_guard_host_to_device in _ORDINARY
     )
@@ -81,7 +81,7 @@ def is_put(values: np.ndarray[Any, Any], native: Any) -> bool:
 def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
     """Returns an array on a GPU with the values of a NumPy array. The NumPy array must be in C order, and may be
     changed as soon as this function returns. Uses the ring for large arrays if that is faster."""
-    target = _empty_on_gpu(values, native) if values.nbytes >= TO_GPU else None
+    target = _empty_on_gpu(values, native) if values.nbytes >= MIN_TO_GPU else None
     if target is not None and ring.to_gpu(
         values, values.ctypes.data, target, target.unsafe_buffer_pointer(), values.nbytes, None
     ):
@@ -99,7 +99,7 @@ def _empty_on_gpu(values: np.ndarray[Any, Any], native: Any) -> jax.Array | None
     function is running, or if JAX does not store the array in C order."""
 
     key = values.shape, values.dtype, native
-    if values.nbytes < _COMPILED_AT_ONCE and key not in _seen:
+    if values.nbytes < _MIN_TO_COMPILE and key not in _seen:
         _seen.add(key)
         return None
     # the `__dict__` of a `threading.local` contains the attributes that this thread has set
@@ -125,12 +125,12 @@ def moved(x: jax.Array, native: Any) -> jax.Array | None:
     if (
         not ring.is_usable()
         or isinstance(x, jax.core.Tracer)
-        or x.nbytes < TO_GPU
+        or x.nbytes < MIN_TO_GPU
         or not _is_plain(x, "cpu")
     ):
         return None
     values = np.asarray(x)
-    return put(values, native) if is_put(values, native) else None
+    return put(values, native) if should_put(values, native) else None
 
 
 def _is_plain(x: jax.Array, platform: str) -> bool:

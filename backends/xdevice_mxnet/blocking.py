@@ -39,7 +39,7 @@ class MxnetBlocking(Blocking):
     @contextmanager
     def blocking(self) -> Iterator[None]:
         """Opens a block in which each operation, in any thread, returns only after its result has been computed."""
-        private.require("blocking")
+        private.require_names_for("blocking")
         with Patches() as patches:
             # MXNet looks the functions up in its library at each call
             for name in CALLS:

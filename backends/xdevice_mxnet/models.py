@@ -256,7 +256,7 @@ def _spare_compiled(block: Any, memo: dict[int, Any]) -> None:
 def _refuse_fixed_store(trainer: Any) -> None:
     """Raises `UnsupportedError` if a Trainer has state that cannot be moved. Also raises this error if the program
     created the Trainer's key-value store, or if the store is distributed over machines."""
-    private.require("optimizers")
+    private.require_names_for("optimizers")
     store = trainers.store(trainer)
     # after a move, the Trainer creates a new store (`_move_state`). It cannot replace a store
     # that the program passed to it, and a distributed store is shared with other machines
@@ -379,7 +379,7 @@ class MxnetModels(Models):
 
     def move_model(self, model: Any, device: Device) -> None:
         """Moves a model in place, together with the state of its Trainers."""
-        private.require("models")
+        private.require_names_for("models")
         move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
@@ -388,7 +388,7 @@ class MxnetModels(Models):
             raise self.no_copy_of_optimizer(
                 "copy the model, create a Trainer for the copy, and transfer its state: save_states(), load_states()"
             )
-        private.require("models")
+        private.require_names_for("models")
         return copied(model, self.to_native(device))
 
     def model_parts(self, model: Any) -> Iterable[Any]:

@@ -24,7 +24,7 @@ from xdevice.cuda_driver import ring
 if TYPE_CHECKING:
     from xdevice.contract.replicas import Replicas
 
-LEAST: Final = 16 << 20
+MINIMUM: Final = 16 << 20
 """The minimum size in bytes at which a copy through the ring (of page-locked buffers) is faster than MXNet's own
 copy."""
 
@@ -40,7 +40,7 @@ def read(x: Any, backend: Replicas) -> np.ndarray[Any, Any] | None:
 def put(values: np.ndarray[Any, Any], native: Any, backend: Replicas) -> Any | None:
     """Copies a NumPy array to a GPU through the ring, and returns the new array. Returns None if MXNet must copy the
     array."""
-    if native.device_type != "gpu" or values.nbytes < LEAST or not values.flags.c_contiguous:
+    if native.device_type != "gpu" or values.nbytes < MINIMUM or not values.flags.c_contiguous:
         return None
     if values.dtype.name not in backend.dtypes or not ring.is_usable():
         return None
@@ -95,7 +95,7 @@ def _is_staged(x: Any, kind: str, backend: Replicas) -> bool:
     return (
         backend.device_of(x).kind == kind
         and not backend.virtual
-        and _size(x) >= LEAST
+        and _size(x) >= MINIMUM
         and x.ctx.device_type == kind  # excludes pinned memory
         and backend.is_dense(x)
         and dtype_name(x.dtype) in backend.dtypes

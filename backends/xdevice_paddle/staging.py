@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 # creates a tensor without values on a place. None if Paddle lacks this function; then nothing is
 # copied through the ring
 _empty = private.get("paddle._C_ops.empty")
-TO_HOST: Final = 32 << 20
-TO_GPU: Final = 16 << 20
-"""The minimum sizes in bytes at which a copy through the ring is faster than Paddle's own copy: `TO_HOST` for copies to
-the host, `TO_GPU` for copies to a GPU."""
+MIN_TO_HOST: Final = 32 << 20
+MIN_TO_GPU: Final = 16 << 20
+"""The minimum sizes in bytes at which a copy through the ring is faster than Paddle's own copy: `MIN_TO_HOST` for
+copies to the host, `MIN_TO_GPU` for copies to a GPU."""
 
 
 def read(x: paddle.Tensor) -> np.ndarray[Any, Any] | None:
     """Reads a tensor on a GPU through the ring. Returns its values, or None if Paddle has to read the tensor."""
-    if not _is_read(x):
+    if not _should_read(x):
         return None
     # `staging` is the module `xdevice.contract.staging`, not this module. The copy is made on the
     # current stream, so that it comes after the work that computes `x`
@@ -56,7 +56,7 @@ def put(
     this function returns, but the copy ends later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
-        or values.nbytes < TO_GPU
+        or values.nbytes < MIN_TO_GPU
         or not values.flags.c_contiguous
     ):
         return None
@@ -73,7 +73,7 @@ def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
     ends later, on the current stream."""
     if (
         not isinstance(place, paddle.CUDAPlace)
-        or not _is_plain(x, TO_GPU)
+        or not _is_plain(x, MIN_TO_GPU)
         or not x.place.is_cpu_place()
     ):
         return None
@@ -113,7 +113,7 @@ def is_host(place: Any) -> bool:
 def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
     """Copies a tensor from a GPU to the host, and returns the copy. No gradient flows through the copy. Returns None if
     Paddle has to copy the tensor."""
-    if not _is_read(x):
+    if not _should_read(x):
         return None
     copy = _empty(x.shape, x.dtype, paddle.CPUPlace())
     is_done = ring.to_host(
@@ -154,9 +154,9 @@ def _current(place: Any) -> Any:
     return paddle.device.current_stream(place)
 
 
-def _is_read(x: paddle.Tensor) -> bool:
+def _should_read(x: paddle.Tensor) -> bool:
     """Whether the host reads a tensor through the ring, as it does for a large tensor on a GPU."""
-    return x.place.is_gpu_place() and _is_plain(x, TO_HOST) and _is_possible()
+    return x.place.is_gpu_place() and _is_plain(x, MIN_TO_HOST) and _is_possible()
 
 
 def _is_plain(x: paddle.Tensor, minimum: int) -> bool:

@@ -62,7 +62,9 @@ def copied(x: Any, device: Device, backend: Backend) -> Any:
     Raises `UnsupportedError` unless `device` is Paddle's current device, because the whole
     program runs on that device."""
     # the name of a virtual GPU is "vgpu:1"
-    current = devices.plain(devices.parse(paddle.get_device().removeprefix("v")))
+    current = devices.without_hardware_name(
+        devices.parse(paddle.get_device().removeprefix("v"))
+    )
     if current is not device:
         raise backend.unsupported(
             f"moving tensors to {device} inside to_static, whose program runs on {current}",

@@ -310,7 +310,7 @@ class TensorflowBackend(
             # bfloat16 or string
             return numpy.array(x.numpy(), dtype=x.dtype.as_numpy_dtype)
         # a large tensor on a GPU is read through page-locked memory, which is faster
-        if not staging.is_read(x, self):
+        if not staging.should_read(x, self):
             return numpy.asarray(x)
         staged = staging.read(x, self)
         # if the ring has refused, `numpy()` creates the array. TensorFlow would keep the array
@@ -412,7 +412,7 @@ class TensorflowBackend(
                     "move only tensors on this process's own CPUs and GPUs",
                 ) from error
             # named by its kind, and not by a word for its hardware: `gpu:1` instead of `xpu:1`
-            device = self._places[name] = devices.plain(device)
+            device = self._places[name] = devices.without_hardware_name(device)
         return device
 
     def _device_of_composite(self, x: Any) -> Device:

@@ -96,4 +96,4 @@ class TensorflowConversion(Conversion):
     def gives_away(self, x: Any) -> bool:
         """Whether the array that `to_numpy(x)` returns has memory that nothing else uses. This is the case only if `x`
         is read through the ring."""
-        return staging.is_read(x, self)
+        return staging.should_read(x, self)

@@ -88,7 +88,7 @@ def _is_loaded(cls: type) -> bool:
 def move(model: Any, device: Device, backend: Models) -> None:
     """Moves a model to `device` in place: every variable, and every other tensor that the model contains. Raises
     `UnsupportedError` and moves nothing if a strategy, a graph or a tf.data pipeline uses one of the variables."""
-    private.require("models")
+    private.require_names_for("models")
     native = backend.to_native(device)
     moving = [
         variable
@@ -223,7 +223,7 @@ def _swap(variable: tf.Variable, native: str) -> Any:
 def duplicate(model: Any, device: Device, backend: Models) -> Any:
     """Returns a copy of a model on `device` that shares no storage with the model. Raises
     `UnsupportedError` if the model cannot be copied."""
-    private.require("models")
+    private.require_names_for("models")
     old_variables = parts.variables(model)
     for _, variable in old_variables:
         _require_plain(variable, backend)

@@ -11,7 +11,7 @@ from .private import private
 HERE: Final = "/job:localhost/replica:0/task:0/device:"
 """The beginning of TensorFlow's long names of devices in a process that is not in a cluster."""
 # whether this TensorFlow has the private names that tell whether it has started
-_KNOWS = not private.absent("waiting")
+_KNOWS = not private.absent_names_for("waiting")
 _context = private["tensorflow.python.eager.context.context"]
 _initialized = private.field("tensorflow.python.eager.context.Context._initialized")
 

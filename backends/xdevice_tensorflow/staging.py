@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from xdevice.base.devices import Device
     from xdevice.contract.conversion import Conversion
 
-TO_HOST: Final = 64 << 20
-TO_GPU: Final = 16 << 20
-MOVED: Final = 64 << 20
-"""The minimum sizes in bytes at which a copy through the ring is faster than TensorFlow's own copy. `TO_HOST` applies
-to reading a tensor as an array, `TO_GPU` to creating a tensor on a GPU from an array, and `MOVED` to moving a tensor
-from the host to a GPU."""
+MIN_TO_HOST: Final = 64 << 20
+MIN_TO_GPU: Final = 16 << 20
+MIN_MOVED: Final = 64 << 20
+"""The minimum sizes in bytes at which a copy through the ring is faster than TensorFlow's own copy. `MIN_TO_HOST`
+applies to reading a tensor as an array, `MIN_TO_GPU` to creating a tensor on a GPU from an array, and `MIN_MOVED` to
+moving a tensor from the host to a GPU."""
 _ON_GPUS: Final = frozenset(
     ("uint8", "int8", "int32", "int64", "uint64", "bfloat16", "float16", "float32", "float64")
 )
 """The dtypes in which the operation `Empty` can create tensors on a GPU (TensorFlow 2.21)."""
 
 
-def is_read(x: Any, backend: Conversion) -> bool:
+def should_read(x: Any, backend: Conversion) -> bool:
     """Whether the host should read `x` through the ring with the function `read`. The array that `read` returns shares
     no memory with a tensor."""
     # variables, which have a device but no `backing_device`, are left out
@@ -48,7 +48,7 @@ def is_read(x: Any, backend: Conversion) -> bool:
         and not backend.virtual
         and hasattr(x, "backing_device")
         and x.dtype.name in DTYPES
-        and _size(x) >= TO_HOST
+        and _size(x) >= MIN_TO_HOST
         and tf.executing_eagerly()
         and ring.is_usable()
     )
@@ -68,7 +68,7 @@ def read(x: Any, backend: Conversion) -> np.ndarray[Any, Any] | None:
 def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> Any | None:
     """Copies an array to a GPU through the ring, and returns the new tensor. Returns None if TensorFlow must create the
     tensor instead. The array may be changed as soon as this function returns."""
-    if device.kind != "gpu" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
+    if device.kind != "gpu" or values.nbytes < MIN_TO_GPU or not values.flags.c_contiguous:
         return None
     if (
         values.dtype.name not in _ON_GPUS
@@ -92,7 +92,7 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
 def moved(x: Any, device: Device, backend: Conversion) -> Any | None:
     """Copies a tensor from the host to a GPU through the ring. Returns the copy, or None if TensorFlow must copy the
     tensor instead."""
-    if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MOVED:
+    if device.kind != "gpu" or x.dtype.name not in _ON_GPUS or _size(x) < MIN_MOVED:
         return None
     place = backend.device_of(x)
     copy = put(backend.to_numpy(x), device, backend) if place.kind == "cpu" else None

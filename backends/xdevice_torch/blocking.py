@@ -53,5 +53,5 @@ def blocking(backend: Primitives) -> AbstractContextManager[Any]:
     """Returns a context manager in which each PyTorch operation of this thread returns only
     after its result has been computed. Raises `UnsupportedError` if this version of PyTorch lacks a private function or
     class that blocking mode needs."""
-    private.require("blocking")
+    private.require_names_for("blocking")
     return _waited.on(lambda: enter_mode(_Wait(backend)))

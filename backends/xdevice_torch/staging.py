@@ -36,10 +36,10 @@ _OwnFunctions = private["torch._C.DisableTorchFunctionSubclass"]
 _can_arrive = private.has("torch.Tensor._make_wrapper_subclass") and (
     private.has("torch._C.DisableTorchFunctionSubclass")
 )
-TO_GPU: Final = 24 << 20
+MIN_TO_GPU: Final = 24 << 20
 """The smallest size in bytes for which a copy to a GPU through the ring (of page-locked buffers) is faster than
 PyTorch's own copy."""
-TO_HOST: Final = 32 << 20
+MIN_TO_HOST: Final = 32 << 20
 """The smallest size in bytes for which a copy to the host through the ring (of page-locked buffers) is faster than
 PyTorch's own copy. For smaller copies PyTorch is faster, because malloc returns host memory that was used before."""
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
@@ -51,11 +51,11 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Copies `x` through the ring, from the host to a GPU or from a GPU to the host, and returns the copy. Gradients
     flow through the copy. Returns None if PyTorch must copy `x` instead."""
     # the quick tests come first, because every move of a tensor calls this function. `_is_plain` repeats two of these
-    # tests for `started`. `TO_GPU` is the smaller of the two sizes
+    # tests for `started`. `MIN_TO_GPU` is the smaller of the two sizes
     if (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
-        or x.numel() * x.element_size() < TO_GPU
+        or x.numel() * x.element_size() < MIN_TO_GPU
     ):
         return None
     if not (_is_plain(x) and _is_staged(x, native)):
@@ -87,7 +87,7 @@ def has_modes() -> bool:
 
 
 def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
-    """Whether `x`, a large tensor (of at least `TO_GPU` bytes), is copied to the device
+    """Whether `x`, a large tensor (of at least `MIN_TO_GPU` bytes), is copied to the device
     `native` through the ring."""
     # without CUDA there is no need to import the ring
     if not x.is_cuda and native.type != "cuda":
@@ -97,7 +97,7 @@ def _is_staged(x: torch.Tensor, native: torch.device) -> bool:
     # PyTorch copies between two GPUs by itself, without the host
     if x.is_cuda and native.type == "cpu":
         return (
-            x.numel() * x.element_size() >= TO_HOST
+            x.numel() * x.element_size() >= MIN_TO_HOST
             and ring.is_usable()
             and not _is_recorded(x.device)
         )
@@ -170,7 +170,7 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
     """Returns a tensor on a GPU with the values of a NumPy array, copied through the ring.
     Returns None if the array is small or not C-contiguous, if `native` is not a CUDA GPU, or if
     the ring cannot be used; then the caller must copy the array."""
-    if native.type != "cuda" or values.nbytes < TO_GPU or not values.flags.c_contiguous:
+    if native.type != "cuda" or values.nbytes < MIN_TO_GPU or not values.flags.c_contiguous:
         return None
     from xdevice.cuda_driver import ring
 

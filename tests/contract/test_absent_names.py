@@ -104,12 +104,12 @@ def test_a_capability_that_lacks_a_name_is_refused_by_name_and_no_other():
         Private("graphs", "math", ("ceil",)),
     )
     names = Names("math", "3.11", rows)
-    names.require("graphs")
+    names.require_names_for("graphs")
     with pytest.raises(
         xdevice.errors.UnsupportedError,
         match=r"compile needs math\._turbo, which the installed math does not",
     ):
-        names.require("compile")
+        names.require_names_for("compile")
 
 
 def test_a_name_of_several_capabilities_is_refused_to_each():
@@ -118,7 +118,7 @@ def test_a_name_of_several_capabilities_is_refused_to_each():
         with pytest.raises(
             xdevice.errors.UnsupportedError, match=rf"{capability} needs? math\._turbo"
         ):
-            names.require(capability)
+            names.require_names_for(capability)
     with pytest.raises(
         xdevice.errors.UnsupportedError, match=r"compile and graphs need math\._turbo"
     ):
@@ -157,11 +157,11 @@ def test_a_field_that_objects_lack_is_neither_read_nor_written():
 def test_without_a_name_what_is_in_it_is_absent_too(monkeypatch):
     names = Names("math", "3.11", (Private("models", "pathlib.Path", ("cwd", "home")),))
     monkeypatch.setattr(private, "taken_away", {"pathlib.Path"})
-    assert names.absent("models") == ["pathlib.Path.cwd", "pathlib.Path.home"]
+    assert names.absent_names_for("models") == ["pathlib.Path.cwd", "pathlib.Path.home"]
     monkeypatch.setattr(private, "taken_away", {"pathlib.Path.cwd"})
-    assert names.absent("models") == ["pathlib.Path.cwd"]
+    assert names.absent_names_for("models") == ["pathlib.Path.cwd"]
     monkeypatch.setattr(private, "taken_away", {"pathlib.P"})
-    assert names.absent("models") == []
+    assert names.absent_names_for("models") == []
 
 
 def test_an_unlisted_name_and_an_unknown_capability_are_faults_of_the_adapter():

@@ -119,9 +119,9 @@ class Device:
             # any string may be compared with a device, as in `device in ["sgd", "gpu:0"]`
             except DeviceError:
                 return False
-        # devices are interned, so equal devices are the same object, once `plain` has turned `cuda:1` into
-        # `gpu:1`
-        return self is (plain(other) if isinstance(other, Device) else other)
+        # devices are interned, so equal devices are the same object, once `without_hardware_name` has turned
+        # `cuda:1` into `gpu:1`
+        return self is (without_hardware_name(other) if isinstance(other, Device) else other)
 
     __hash__ = object.__hash__  # a function in Python would slow every look-up by a device
 
@@ -199,8 +199,8 @@ def _new_device(cls: type[Device], **attributes: object) -> Device:
     return device
 
 
-def plain(device: Device) -> Device:
-    """Returns the device without the word for its hardware, as `device_of` would: `gpu:1` for `cuda:1`."""
+def without_hardware_name(device: Device) -> Device:
+    """Returns the device without the name of its hardware, as `device_of` would: `gpu:1` for `cuda:1`."""
     return device.plain if type(device) is Named else device
 
 

@@ -410,7 +410,7 @@ class Primitives(ABC):
         the device does not exist, or is not the hardware that its name specifies. Raises `SettingError` instead if
         XDEVICE_VIRTUAL_GPUS was set after the backend was loaded, and the backend has different GPUs."""
         if self.has(device):
-            return device if type(device) is Device else devices.plain(device)
+            return device if type(device) is Device else devices.without_hardware_name(device)
         # the program may expect a virtual GPU, but may have set the variable too late
         if device.kind == "gpu":
             from . import environment

@@ -13,7 +13,7 @@ else works:
 
 - `private[...]` returns an `Absent` in place of the missing object; any use of the `Absent` raises the error;
 - `private.get(...)` returns a default, for an adapter that has an alternative or only becomes slower;
-- `private.require(capability)` raises the error before the capability changes anything;
+- `private.require_names_for(capability)` raises the error before the capability changes anything;
 - `private.field(...)` reads and writes an attribute that only instances have, and raises the error if an instance lacks
   the attribute.
 
@@ -97,9 +97,9 @@ class Names:
         self._row_by_name = {
             dotted: row for row in reversed(self.rows) for dotted in spelled(row)
         }
-        # the names that each capability lacks, for the capabilities that `require` has looked up
-        self._lacking: dict[str, list[str]] = {}
-        # `require` is never called with a misspelt capability, so the names in such a row would not be
+        # the absent names for each pair of arguments of `require_names_for` so far
+        self._lacking: dict[tuple[str, Only], list[str]] = {}
+        # `require_names_for` is never called with a misspelt capability, so the names in such a row would not be
         # checked
         unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
         if unknown:
@@ -145,17 +145,18 @@ class Names:
             owner = Absent(partial(self.error, row.capability, [dotted]))
         return owner, name
 
-    def require(self, capability: str, only: Only = "") -> None:
+    def require_names_for(self, capability: str, only: Only = "") -> None:
         """Raises `AbsentNameError` if the framework lacks a name that the capability needs. If `only` is a condition,
-        such as "CUDA", names that the framework has only under this condition are required too. The first call for a
-        capability looks each name up; later calls take 0.1 us."""
+        such as "CUDA", names that the framework has only under this condition are required too. The first call with
+        these arguments looks each name up; later calls take 0.1 us."""
         # cached, because some capabilities are required at each move of a model
-        if capability not in self._lacking:
-            self._lacking[capability] = self.absent(capability, only)
-        if lacking := self._lacking[capability]:
+        key = capability, only
+        if key not in self._lacking:
+            self._lacking[key] = self.absent_names_for(capability, only)
+        if lacking := self._lacking[key]:
             raise self.error(capability, lacking)
 
-    def absent(self, capability: str, only: Only = "") -> list[str]:
+    def absent_names_for(self, capability: str, only: Only = "") -> list[str]:
         """Returns the dotted names that a capability needs and the framework lacks. If `only` is a condition, such as
         "CUDA", the result includes names that the framework should have under this condition."""
         rows = [
@@ -172,7 +173,7 @@ class Names:
         return [
             str(self.error(word, lacking))
             for word in capabilities
-            if (lacking := self.absent(word))
+            if (lacking := self.absent_names_for(word))
         ]
 
     def error(self, capability: str, lacking: list[str]) -> AbsentNameError:

@@ -49,7 +49,7 @@ _creation_lock = _thread.RLock()
 """Held while a backend is created, and set up according to environment variables, so that only one thread does this at
 a time."""
 _loaded: dict[str, Backend] = {}
-_compiling: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
+_compilers: Final[list[tuple[Callable[[], bool] | None, Backend]]] = []
 """A pair for each loaded backend whose adapter overrides `eagerly`: the adapter's `is_compiling`, and the backend."""
 _owners: dict[int, Owned | None] = {}
 """The backend and kind of each type that was looked up, by the type's `id`; None for a type that belongs to no backend.
@@ -391,7 +391,7 @@ def _register(backend: Backend) -> None:
     _loaded[backend.name] = backend
     # only an adapter that overrides `eagerly` has a compiler that would trace xdevice's code
     if type(backend).eagerly is not Backend.eagerly:
-        _compiling.append((backend.is_compiling, backend))
+        _compilers.append((backend.is_compiling, backend))
     # a type that belonged to no backend may belong to this one
     _owners.clear()
     for function in tuple(on_load):
@@ -483,7 +483,7 @@ def _look_up(cls: type) -> Owned | None:
     `_owners` if the type was looked up before. Raises `UnsupportedError` if the backend cannot work in this process."""
     owned: Any = _owners.get(id(cls), _UNSEEN)
     if owned is _UNSEEN:
-        owned = eagerly(lambda: _learn(cls))
+        owned = call_outside_compilers(lambda: _learn(cls))
     # the process is a forked child, where the framework would hang
     if owned is not None and owned.backend.refusal is not None:
         raise UnsupportedError(owned.backend.refusal)
@@ -504,10 +504,10 @@ def _learn(cls: type) -> Owned | None:
     return owned
 
 
-def eagerly(function: Callable[[], Any]) -> Any:
+def call_outside_compilers(function: Callable[[], Any]) -> Any:
     """Calls `function` outside the compilers of all loaded backends, and returns its result. The compilers could not
     compile the call: torch.compile fails when types are looked up, and when containers are walked."""
-    for is_compiling, backend in _compiling:
+    for is_compiling, backend in _compilers:
         # if `is_compiling` is None, the backend cannot determine this quickly, so its `eagerly` is always
         # used
         if is_compiling is None or is_compiling():

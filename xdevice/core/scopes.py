@@ -99,7 +99,7 @@ def leave(device: Device, error: BaseException | None) -> None:
     """Exits `with device:`. `error` is the exception with which the block ends; None if there is none. Raises
     `ScopeError` as `pop` does."""
     # for `cuda:1`, `enter` has put `gpu:1` on the stack
-    pop(_entered, devices.plain(device), error)
+    pop(_entered, devices.without_hardware_name(device), error)
 
 
 devices.core_functions.enter, devices.core_functions.leave = enter, leave

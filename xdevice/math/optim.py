@@ -311,7 +311,9 @@ def _step(
     _require_state(optimizer, state)
     # runs outside compilers such as torch.compile, which could not compile the walk over
     # containers
-    return registry.eagerly(lambda: _step_eagerly(optimizer, params, grads, state, step_rows))  # type: ignore[no-any-return]
+    return registry.call_outside_compilers(  # type: ignore[no-any-return]
+        lambda: _step_eagerly(optimizer, params, grads, state, step_rows)
+    )
 
 
 def _step_eagerly(

@@ -348,7 +348,7 @@ def _checked_devices(operands: Iterable[Operand], places: list[Device]) -> list[
         for place in places:
             backend.require(place)
     # `require` has checked the hardware that names such as `cuda:1` mean
-    plain = list(map(_devices.plain, places))
+    plain = list(map(_devices.without_hardware_name, places))
     for place in plain:
         for operand in operands:
             refuse_lacking(operand.value, place, (operand.backend,), operand.name)

@@ -88,7 +88,9 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
         batch = _only_tensors(walk)
     # backends check the name `cuda:1`, which is not of the exact class `Device`, but tensors report
     # their device as `gpu:1`
-    target = requested if type(requested) is Device else devices.plain(requested)
+    target = (
+        requested if type(requested) is Device else devices.without_hardware_name(requested)
+    )
     # the tensors that have to move, by backend
     away = (
         _locate(x, batch, requested, target, transfer_one is leaves.copy)
@@ -115,9 +117,9 @@ def check_copies(x: Any, places: Iterable[Device]) -> None:
     """Raises the error that `copy_to` would raise if `x` cannot be copied to one of the devices
     `places`. Copies nothing."""
     content = _Sorted(x)
-    # True for `is_copy`: tensors that are on the device already are copied, too
     for requested in places:
-        content.check(requested, devices.plain(requested), True)
+        # backends check the name `cuda:1`, but tensors report their device as `gpu:1`
+        content.check(requested, devices.without_hardware_name(requested), is_copy=True)
 
 
 def device_set(x: Any) -> set[Device] | None:
@@ -264,7 +266,7 @@ class _Sorted:
         Errors name the operation `verb`, which is "move" or "copy"."""
         self._require_container(verb)
         is_copy = transfer_one is leaves.copy
-        away = self.check(requested, target, is_copy)
+        away = self.check(requested, target, is_copy=is_copy)
         # functions that undo the moves so far, in the order of the moves
         undo: Undo = []
         try:
@@ -320,7 +322,7 @@ class _Sorted:
             models.sort(key=lambda leaf: len(_parts(leaf)), reverse=True)
         return models
 
-    def check(self, requested: Device, target: Device, is_copy: bool) -> _Away:
+    def check(self, requested: Device, target: Device, *, is_copy: bool) -> _Away:
         """Returns the tensors that have to move to `requested`. If `is_copy` is True, these are all tensors. `target`
         is the same device under its plain name. Both are needed: a backend refuses `cuda:1` if its GPUs are of another
         kind, but tensors report `gpu:1` as their device. Raises an error if a leaf cannot be on the device, if tensors

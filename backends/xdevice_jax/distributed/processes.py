@@ -77,7 +77,7 @@ class JaxProcesses(Processes):
 
     def start_engine(self, name: str, group: Group) -> Engine:
         """Starts the engine `name` for this process, which belongs to `group`, and returns it."""
-        private.require("several processes")
+        private.require_names_for("several processes")
         return JaxEngine(name, group, self)
 
 

@@ -28,7 +28,7 @@ class JaxTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """Opens a block in which `report` is called for each transfer of this thread."""
-        private.require("transfers")
+        private.require_names_for("transfers")
 
         def source_of(x: Any) -> Device | None:
             """Returns the device from which the host reads the array `x`."""

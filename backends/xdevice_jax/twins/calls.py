@@ -66,7 +66,7 @@ class JaxCalls(Calls):
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
         """Opens a block in which each primitive (one of JAX's smallest operations) is evaluated through `run`. The
         gradients that `jax.grad` and `jax.value_and_grad` return in the block are passed to `leaf`."""
-        private.require("operations")
+        private.require_names_for("operations")
 
         def replaced(original: Any) -> Any:
             """Returns the replacement for JAX's function that evaluates a primitive with values."""

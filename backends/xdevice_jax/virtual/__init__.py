@@ -71,7 +71,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         # virtual GPUs without limits lack nothing, so JAX stays unchanged
         if not any(self.characters):
             return
-        private.require("virtual GPUs")
+        private.require_names_for("virtual GPUs")
         # pairs of a place (a module or class, and the name of its function) and the method that wraps this function
         wrappers = [(_COMPILE, self._compiling), (_PLACE, self._placing)]
         if self.is_limited():
@@ -170,7 +170,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
     ) -> bool:
         """Makes `jax.devices("cuda")` and `jax.devices("gpu")` return the virtual GPUs,
         `device` first, until the process ends. `has_default` is ignored. Returns True."""
-        private.require("--xd-cuda")
+        private.require_names_for("--xd-cuda")
         list_devices, chosen = jax.devices, self.to_native(device)
 
         def devices(backend: Any = None) -> list[Any]:

@@ -46,7 +46,7 @@ class MxnetTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """Opens a block in which `report` is called for each transfer."""
-        private.require("transfers")
+        private.require_names_for("transfers")
 
         def target_of(x: Any, other: Any) -> Device | None:
             """Returns the device to which `x.copyto(other)` or a similar method copies `x`."""

@@ -59,7 +59,7 @@ class MxnetCalls(Calls):
         """Records the calls of a model's blocks while a `with` block is open. The gradients of their outputs are
         recorded too if the program records operations for gradients. Yields the list of the calls. Raises
         `UnsupportedError` for a model with a hybridized block."""
-        private.require("layers' calls")
+        private.require_names_for("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         # the paths of the blocks to record, by their `id`s, and the activations that are children of recorded blocks
         paths, activations = {}, []

@@ -189,7 +189,7 @@ class MxnetOptimizers(Optimizers):
         without a Trainer, or for a network."""
         if not isinstance(optimizer, mx.gluon.Trainer):
             return
-        private.require("optimizers")
+        private.require_names_for("optimizers")
         # the store is None before the first step; it remains None if the Trainer needs no
         # store, and starting it then has no effect
         if trainers.store(optimizer) is None:

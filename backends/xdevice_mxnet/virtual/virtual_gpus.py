@@ -172,7 +172,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
     def make_virtual_gpus(self, n: int) -> None:
         """Turns cpu(1) to cpu(n) into the virtual GPUs, and makes MXNet's operators refuse arrays on different
         devices."""
-        private.require("virtual GPUs")
+        private.require_names_for("virtual GPUs")
         # only cpu:0 remains a CPU; the other CPU devices are the virtual GPUs, or are ignored
         self._cpus, self._gpus = 1, n
         # clears the cache of `device_of`, in which cpu(1) may still be a CPU

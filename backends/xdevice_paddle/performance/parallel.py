@@ -104,7 +104,7 @@ class PaddleParallel(Parallel):
         """Reads whether this thread records gradients, and its AMP settings. Returns a function that creates a context
         manager. In the block of the context manager, another thread has the same settings, and `paddle.grad` runs in
         only one thread at a time."""
-        private.require("parallel")
+        private.require_names_for("parallel")
         is_recording = paddle.is_grad_enabled()
         tracer = _dygraph_tracer()
         amp = None if tracer is None else tuple(field(tracer) for field in _AMP_FIELDS)

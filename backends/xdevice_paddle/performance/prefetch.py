@@ -189,5 +189,5 @@ class PaddlePrefetch(Prefetch):
             return iter(source)
         if source.num_workers == 0:
             return _in_this_thread(source)
-        private.require("data loaders")
+        private.require_names_for("data loaders")
         return _Workers(source)

@@ -27,7 +27,7 @@ class PaddleTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """While the block is open, `report` is called for each transfer."""
-        private.require("transfers")
+        private.require_names_for("transfers")
         with Hooks(self, report, staging.size) as hooks:
             # records transfers by xdevice's own functions under the names that the program calls
             hooks.verbs()

@@ -46,7 +46,7 @@ class PaddleCalls(Calls):
     def calls(self, model: Any) -> Iterator[list[Call]]:
         """Records the calls of a model's layers, and the gradients of their outputs, while the block is open. Raises
         `UnsupportedError` for a model with a layer that `paddle.jit.to_static` has compiled."""
-        private.require("layers' calls")
+        private.require_names_for("layers' calls")
         # a layer that contains other layers is recorded only if `layers` lists it as a single layer, like an attention
         layer_paths = {layer.path for layer in self.layers(model)}
         paths = {}
@@ -72,7 +72,7 @@ class PaddleCalls(Calls):
         """While the block is open, passes each call of one of Paddle's operators to `run`, which makes the call. Also
         passes the gradients of parameters and inputs to `leaf`. `run` also receives `hooks.follow`, which sets hooks on
         the result for the gradients that reach it."""
-        private.require("operations")
+        private.require_names_for("operations")
         functions = [(_operators, name) for name, x in vars(_operators).items() if callable(x)]
         # the methods of tensors that compute without calling these functions
         methods = [(paddle.Tensor, name) for name in CHECKED]
@@ -106,7 +106,7 @@ class PaddleCalls(Calls):
     def outermost(self, around: Around) -> AbstractContextManager[Any]:
         """While the block is open, passes each call of a layer to `around`, unless another layer makes the call.
         `around` returns the result for the program."""
-        private.require("layers' calls")
+        private.require_names_for("layers' calls")
         return common.outermost(Layer, around)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
@@ -144,7 +144,7 @@ class PaddleCalls(Calls):
     def has_channels_last(self, model: Any) -> bool | None:
         """Whether the model's first layer with a data format has its channels last; None if no layer has a data
         format."""
-        private.require("layers")
+        private.require_names_for("layers")
         formats = (data_format.get(layer) for layer in model.sublayers(include_self=True))
         return next(
             (not name.startswith("NC") for name in formats if isinstance(name, str)), None

@@ -120,9 +120,9 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
             )
         weight_norm = _hook_of_weight(layer, weight_norm_hook.WeightNorm)
         if weight_norm is not None:
-            # PyTorch's g has as many axes as v, and the length 1 along each axis over which |v| is summed, which are
-            # all axes except `dim`. Paddle's g has the shape of `weight_g`. `NORM_NAMES[0]` contains the names of g
-            # and v
+            # |v| is computed over all axes except `dim`. Paddle's g (`weight_g`) omits these axes, whereas PyTorch's g
+            # keeps them with length 1. `shape` is that shape, but with the axes in Paddle's order. `NORM_NAMES[0]`
+            # contains the names of g and v
             axes = range(layer.weight_v.ndim)
             shape = [
                 layer.weight_v.shape[axis] if axis == weight_norm.dim else 1 for axis in axes
@@ -485,7 +485,7 @@ class PaddleLayers(Operations):
             raise self.unsupported(
                 f"listing layers of {type(model).__qualname__} objects", "pass the model itself"
             )
-        private.require("layers")
+        private.require_names_for("layers")
         blocks: dict[str, tuple[str, ...]] = {}
         layers = list(_layers(model, blocks))
         return layouts.present_layers(layers, dict(self.variables(model)), blocks)
@@ -496,7 +496,7 @@ class PaddleLayers(Operations):
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:
         """Returns the layers in `layers` and the layers without parameters, all with their settings."""
-        private.require("layers")
+        private.require_names_for("layers")
         modules = [
             _module(path, layer) for path, layer in model.named_sublayers(include_self=True)
         ]

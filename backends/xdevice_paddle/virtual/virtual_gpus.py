@@ -39,7 +39,7 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         operations refuse tensors on two different virtual GPUs."""
         from . import virtual_operations
 
-        private.require("virtual GPUs")
+        private.require_names_for("virtual GPUs")
         # with kernels for strided memory, Paddle calls the plugin's kernel `contiguous` for views,
         # and raises a RuntimeError because the plugin has none; for this kernel, Paddle does not
         # fall back to the CPU (3.3.1)

@@ -285,7 +285,7 @@ class TensorflowProcesses(Processes):
         """Returns the engine for the ranks of a group, after all ranks have called this method. Raises `LaunchError` if
         TensorFlow has run on any rank before the ranks became a cluster. Raises `UnsupportedError` if this version of
         TensorFlow lacks a private name that this method needs."""
-        private.require("several processes")
+        private.require_names_for("several processes")
         engine = TensorflowEngine(name, group, self.to_native(group.device), is_started())
         # in the cluster, TensorFlow may list other GPUs, so they are counted again. The number
         # of virtual GPUs is set by the program

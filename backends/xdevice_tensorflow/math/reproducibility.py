@@ -31,7 +31,7 @@ class TensorflowReproducibility(Reproducibility):
         operation remains nondeterministic."""
         # required before the mode is enabled, because TensorFlow has no public function that
         # disables it again
-        private.require("deterministic")
+        private.require_names_for("deterministic")
         was_on = private["tensorflow.python.framework.config.is_op_determinism_enabled"]()
         tf.config.experimental.enable_op_determinism()
         try:

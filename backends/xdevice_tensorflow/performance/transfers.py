@@ -85,7 +85,7 @@ class TensorflowTransfers(Transfers):
         """Calls `report` for each transfer while the block runs. Hooks report reads and
         explicit copies; the callback `report_operands` reports operands that an operation
         copies."""
-        private.require("transfers")
+        private.require_names_for("transfers")
 
         # has the arguments of `EagerTensor._copy`
         def target_of(x: Any, ctx: Any = None, device_name: str | None = None) -> Device | None:

@@ -100,7 +100,7 @@ class TensorflowCalls(Calls):
     def calls(self, model: Any) -> Iterator[list[Call]]:
         """Records the calls of a model's layers, and of the activations in these layers. If a tape computes gradients,
         also records the gradients with respect to the outputs of these calls."""
-        private.require("layers' calls")
+        private.require_names_for("layers' calls")
         layer_paths = {layer.path for layer in self.layers(model)}
         # `activated` are layers whose activation is a function, which is replaced; `activations` are activations that
         # are themselves layers
@@ -149,7 +149,7 @@ class TensorflowCalls(Calls):
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:
         """In the block, passes each of TensorFlow's operations to `run`, except operations of a backward pass. Also
         passes each gradient that the program computes with a tape to `leaf`."""
-        private.require("operations")
+        private.require_names_for("operations")
         ran_eagerly = tf.config.functions_run_eagerly()
         with self._following() as follow:
 

@@ -846,9 +846,10 @@ class TensorflowLayers(Operations):
         """Yields the entries of all layers. For layers without parameters, an entry contains the settings. In a
         functional model, each entry has the name of the line (chain of layers) to which the layer belongs."""
         lines = _lines(model)
-        # an entry for a layer's code or activation belongs to the line of the layer
         ids = {path: id(layer) for path, layer in _names.layers(model)}
         for layer in _operations(model, {layer.path: layer for layer in layers}):
+            # the path of an entry for a layer's own code, arguments or merge mode is the layer's path and "()". Such
+            # an entry, like one for a layer's activation, belongs to the line of the layer
             path = layer.path.removesuffix("()")
             # for the path of no layer, the default is 0, which is never the `id` of an object
             line = lines.get(ids.get(path, 0)) or lines.get(

@@ -135,7 +135,7 @@ class TensorflowOptimizers(Optimizers):
         """Returns the description of a Keras optimizer. The name of each tensor of its state is its index in
         `optimizer.variables`. Raises `UnsupportedError` for a class that is not in `_KINDS`, and for a state that
         `_state_names` refuses."""
-        private.require("optimizers")
+        private.require_names_for("optimizers")
         kind = terms.kind_of(optimizer, _KINDS, self.unsupported)
         settings = _settings(optimizer, kind)
         trained = _trainable_variables(optimizer)

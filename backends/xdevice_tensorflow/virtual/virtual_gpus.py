@@ -87,8 +87,8 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
         this version of TensorFlow lacks a private function or class that virtual GPUs need."""
         # "waiting" lists the private name with which `is_started` finds out whether TensorFlow
         # has started, without starting it
-        private.require("waiting")
-        private.require("virtual GPUs")
+        private.require_names_for("waiting")
+        private.require_names_for("virtual GPUs")
         if not is_started():
             return None
         return (

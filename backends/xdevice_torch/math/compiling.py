@@ -564,7 +564,7 @@ class TorchCompiling(Compiling):
         the note and the tensors that `call` returns for this list. The compiled function returns None if the core must
         call the user's function itself. The note is an object of the core that the adapter only passes on. All calls
         that run the same program return the same note."""
-        private.require("compile")
+        private.require_names_for("compile")
         # compiling is also used on virtual GPUs, whose kernels are those of the CPU
         is_usable = self.to_native(device).type in _MEASURED or self.virtual > 0
         # maps each kind of arguments to the note and the program, or to None if the function

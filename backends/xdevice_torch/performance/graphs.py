@@ -266,7 +266,7 @@ class TorchGraphs(Graphs):
         # PyTorch also calls ROCm's GPUs "cuda"
         if self._gpu != "cuda" or device.kind != "gpu":
             raise self.no_graphs()
-        private.require("graphs", "CUDA")
+        private.require_names_for("graphs", "CUDA")
         return Graph()
 
     def only_on(self, device: Device) -> AbstractContextManager[Any]:

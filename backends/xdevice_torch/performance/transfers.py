@@ -140,7 +140,7 @@ class TorchTransfers(Transfers):
     @contextmanager
     def watch(self, report: Callable[[Transfer], None]) -> Iterator[None]:
         """A block in which `report` is called for each transfer that this thread makes."""
-        private.require("transfers")
+        private.require_names_for("transfers")
 
         # if one of these functions returns None, there is no transfer to report
         def source_of(x: torch.Tensor) -> Device | None:

@@ -93,7 +93,7 @@ class TorchCalls(Calls):
         """A block that records the calls of a model's modules, and the gradients of their outputs. Yields the list of
         these calls. Raises `UnsupportedError` for a TorchScript module, a module that torch.compile has compiled, or a
         DataParallel on several devices."""
-        private.require("layers' calls")
+        private.require_names_for("layers' calls")
         # a module that contains other modules is recorded only if `layers` lists it as one layer, such as an attention
         # layer
         layer_paths = {layer.path for layer in self.layers(model)}

@@ -35,7 +35,7 @@ def take_for_cuda(
     If `has_default` is not None, the device that a program sets with `torch.set_default_device` applies only to some
     callers: `has_default` is called with the frame of a caller, and returns whether the default device applies to this
     caller."""
-    private.require("--xd-cuda")
+    private.require_names_for("--xd-cuda")
     mode = _Cuda(device, has_default)
     set_default = torch.set_default_device
     # typed as Any, so that type checkers allow assignments to the attributes of PyTorch

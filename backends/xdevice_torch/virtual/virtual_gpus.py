@@ -74,7 +74,7 @@ kernels of a library when nothing refers to the library any more."""
 
 def why_not() -> str | None:
     """Returns why this process cannot have virtual GPUs, or None if it can."""
-    if lacking := private.absent("virtual GPUs"):
+    if lacking := private.absent_names_for("virtual GPUs"):
         return str(private.error("virtual GPUs", lacking))
     # if a package has renamed the reserved type, PyTorch returns the new name
     taken = torch.device(_FREE).type
@@ -92,7 +92,7 @@ def install(count: int) -> None:
     if _libraries:
         return
     # this may raise an error, so it comes before anything is changed
-    private.require("virtual GPUs")
+    private.require_names_for("virtual GPUs")
     module = _Module(count)
     _setup(NAME, module)
     _libraries.extend(operations.register())

@@ -77,7 +77,9 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
 
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
-        return registry.eagerly(partial(_differentiated, f, has_aux, params, args, kwargs))
+        return registry.call_outside_compilers(
+            partial(_differentiated, f, has_aux, params, args, kwargs)
+        )
 
     return differentiated
 
@@ -137,7 +139,7 @@ def stop_gradient(x: Any) -> Any:
         >>> xdevice.item(slope)
         3.0
     """
-    return registry.eagerly(partial(trees.map_leaves, x, _stopped))
+    return registry.call_outside_compilers(partial(trees.map_leaves, x, _stopped))
 
 
 def _stopped(leaves: list[Any]) -> list[Any]:

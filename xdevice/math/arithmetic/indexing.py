@@ -100,7 +100,8 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     values_shape = checks.full_shape(values, function)
     # `positions` are the positions in the flattened `x` that the index selects.
     # `value_positions` contains, for each of these positions, the position of its value in the
-    # flattened `values`
+    # flattened `values`. `eagerly`, because a compiler would replace NumPy's functions, which compute
+    # the positions, by operations of the framework
     positions, value_positions = checks.backend.eagerly(
         lambda: _positions(shape, index, values_shape, function)
     )

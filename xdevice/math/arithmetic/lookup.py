@@ -57,6 +57,7 @@ class Lookup(Generic[F]):
         functions = self._made.get(backend.name)
         # another backend may have been registered under this name
         if functions is None or functions.backend is not backend:
+            # `eagerly`, because a compiler would trace this set-up
             functions = self._made[backend.name] = backend.eagerly(
                 lambda: self._make(_checks(backend))
             )

@@ -68,7 +68,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
     """
     if not callable(rule):
         raise no_function("update", rule)
-    return registry.eagerly(partial(_updated, params, grads, rule))
+    return registry.call_outside_compilers(partial(_updated, params, grads, rule))
 
 
 def _updated(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:

@@ -98,7 +98,7 @@ def compile(function: F, **misspelled: NoReturn) -> F:
     def compiled(*args: Any, **kwargs: Any) -> Any:
         # a compiler such as torch.compile could not compile the walk over the arguments, so the
         # call runs outside such compilers
-        return registry.eagerly(lambda: programs.call(args, kwargs))
+        return registry.call_outside_compilers(lambda: programs.call(args, kwargs))
 
     return compiled  # type: ignore[return-value]
 
