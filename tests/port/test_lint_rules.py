@@ -105,6 +105,8 @@ RIGHT = {
         LOOP.format("total += loss"),
         "import torch\nfor x in data:\n    print(net(x).item())", "for x in data:\n    x.backward(); x.item()",
         "import torch\nfor e in epochs:\n    for x in data:\n        x.backward()\n    print(x.item())",
+        "import torch\nfor x in data:\n    def f(): x.backward()\n    print(x.item())",
+        "import torch\nfor x in data:\n    async def f(): x.backward()\n    print(x.item())",
     ],
     "XD209": ["import torch\nwith try_gpu(1):\n    Z = X",
               "import tensorflow as tf\nwith try_gpu(1):\n    Z = tf.identity(X)"],

@@ -364,6 +364,17 @@ def test_a_test_says_what_an_option_is(test, verdict):
     assert site.verdict == verdict
 
 
+@pytest.mark.parametrize("definition", ["def f(): ", "async def f(): ", "f = lambda: "])
+def test_a_test_outside_a_function_says_nothing_about_its_calls(definition):
+    text = (
+        "import argparse\nimport torch\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--gpu', default=None, type=int)\nargs = parser.parse_args()\n"
+        f"net = torch.nn.Linear(1, 1)\nif args.gpu is not None:\n    {definition}net.cuda(args.gpu)\nf()\n"
+    )
+    (site,) = examined(text).sites
+    assert site.verdict == "open"
+
+
 @pytest.mark.parametrize(
     "bases",
     [

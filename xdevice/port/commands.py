@@ -325,8 +325,9 @@ def lint(
             _exit_with_unreadable(examined, 0)  # ends the program: no findings are shown
 
         def narrow(findings: list[Finding]) -> list[Finding]:
-            """Returns the findings to show. Findings that the revision or the baseline already contained are left out,
-            and each guarded finding is merged into the finding of its test.
+            """Returns the findings to show. Findings that the revision or the baseline already contained are left out.
+            Findings in code that runs only if a device test such as `if torch.cuda.is_available():` is true are merged
+            into the finding for that test, if that one is shown itself.
             """
             if revision is not None:
                 findings = lint_module.only_added(findings, revision, root)

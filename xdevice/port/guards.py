@@ -278,8 +278,9 @@ def known_at(node: ast.expr, parents: Parents) -> Value:
     # evaluated here
     wanted = ast.dump(node)
     inner: ast.AST = node
+    # a test outside a function says nothing about the time at which the function is called
     while (outer := parents.get(inner)) is not None and not isinstance(
-        outer, ast.FunctionDef | ast.Lambda
+        outer, (*_FUNCTIONS, ast.Lambda)
     ):
         if isinstance(outer, ast.If | ast.IfExp) and inner is not outer.test:
             body = outer.body if isinstance(outer.body, list) else [outer.body]

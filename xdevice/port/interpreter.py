@@ -573,9 +573,10 @@ class Interpreter(Inference):
                         self.add_to_cell(("items", atom.subject), value)
 
     def _unpack(self, targets: list[ast.expr], value: Value, is_inner: bool) -> None:
-        """Binds the items of a value to several targets, as `a, b = value` does. If the value
-        is a tuple with as many items as targets, each target gets its own item. Otherwise any
-        target may get any item."""
+        """Binds the items of a value to several targets, as `a, b = value` does. If the value is a tuple with as many
+        items as targets, and no target is starred, each target gets the item at its position. Otherwise any target may
+        get any item.
+        """
         is_starred = any(isinstance(target, ast.Starred) for target in targets)
         target_values = [NOTHING] * len(targets)
         for atom in value:

@@ -436,7 +436,7 @@ def _trains(loop: Any) -> bool:
     waiting: list[ast.AST] = list(loop.body)
     for node in waiting:  # the list grows during the loop
         # skip inner loops and functions, with everything in them
-        if isinstance(node, (*_LOOPS, ast.FunctionDef)):
+        if isinstance(node, (*_LOOPS, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         if isinstance(node, ast.Call) and _method(node) in (
             "backward",

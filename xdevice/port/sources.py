@@ -666,7 +666,7 @@ def _as_python(text: str) -> str:
     try:
         _tree(text)
     except SyntaxError:
-        # such as a cell in bash or JavaScript
+        # the cell is in another language, such as bash or JavaScript
         if _OTHER_LANGUAGES.match(text):
             return "\n" * text.count("\n")
         return _MAGIC.sub(lambda match: f"{match[1]}pass", text)
