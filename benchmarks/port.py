@@ -95,7 +95,7 @@ def check(made: engine.Examined) -> None:
     again = engine.Examined(made.root, made.only)
     rewritten = 0
     for source in made.sources:
-        new = made.port(source)
+        new = made.ported(source)
         rewritten += new != source.raw
         try:
             read = sources.parse(new, source.path)
@@ -108,7 +108,7 @@ def check(made: engine.Examined) -> None:
         again.sources.append(read)
     engine.judge(again)
     for source in again.sources:
-        if again.port(source) != source.raw:
+        if again.ported(source) != source.raw:
             wrong["a second run changes it"] += 1
             print(again.diff(source), file=sys.stderr)
     told = (

@@ -20,13 +20,13 @@ def examined(*texts, only="proven", names=("main.py",), goal=DEFAULT_GOAL):
 def ported(text, only="proven", name="main.py"):
     """The text after port, as text."""
     made = examined(text, only=only, names=(name,))
-    return made.port(made.sources[0]).decode(made.sources[0].encoding)
+    return made.ported(made.sources[0]).decode(made.sources[0].encoding)
 
 
 def ported_to(target, text, only="proven", minimum=None):
     """The text after `port --to target --torch-minimum minimum`."""
     made = examined(text, only=only, goal=Goal(target, minimum))
-    return made.port(made.sources[0]).decode(made.sources[0].encoding)
+    return made.ported(made.sources[0]).decode(made.sources[0].encoding)
 
 
 def body(text, only="proven"):

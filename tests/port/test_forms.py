@@ -112,5 +112,5 @@ def test_a_form_without_a_word_stays_and_says_why(code, framework, line):
 )
 def test_a_form_with_a_word_gets_it(framework, line, after):
     project = examined(f"import xdevice\n{HEADS[framework]}{line}\n")
-    assert project.port(project.sources[0]).decode().splitlines()[-1] == after
+    assert project.ported(project.sources[0]).decode().splitlines()[-1] == after
     assert {site.verdict for site in project.sites} <= {"rewritten", "neutral"}

@@ -137,7 +137,7 @@ def test_selecting_and_ignoring():
     assert told(text, "a/train.py", per_file=(("a/*.py", ("XD2",)),)) == []
     assert told(text, "b/a/train.py", per_file=(("train.py", ("XD2",)),)) == []
     assert len(told(text, "b.py", per_file=(("train.py", ("XD2",)),))) == 2
-    assert [code for code, rule in lint_rules.RULES.items() if rule.on] == [
+    assert [code for code, rule in lint_rules.RULES.items() if rule.is_default] == [
         "XD202", "XD205", "XD208", "XD217", "XD218", "XD219", "XD222", "XD401",
     ]  # fmt: skip
 
@@ -444,7 +444,7 @@ def test_a_fix_writes_what_port_writes_for_the_same_target(project):
     )
     examined.goal = examined.goal._replace(target="accelerator")
     engine.judge(examined)
-    assert (project / "net.py").read_bytes() == examined.port(examined.sources[0])
+    assert (project / "net.py").read_bytes() == examined.ported(examined.sources[0])
 
 
 def test_what_is_ignored_or_older_is_not_fixed(project):

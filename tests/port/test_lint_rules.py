@@ -118,6 +118,7 @@ RIGHT = {
         "import torch\nif torch.cuda.is_available():\n    x = 2\nelif torch.backends.mps.is_available():\n    x = 1",
         "import torch\nok = x.is_cuda or x.is_xpu",
         "from torch.cuda.amp import GradScaler\ndef f(scaler: GradScaler | None): pass",
+        "from torch.cuda.amp import GradScaler\ndef f() -> GradScaler | None: pass",
         "ok = x.device.type == 'mps'",
         "import torch\nif not is_rocm() and torch.cuda.is_available(): pass",
         "import torch\nclass CUDAAccelerator:\n    def set(self, i): torch.cuda.set_device(i)",

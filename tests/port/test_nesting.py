@@ -97,7 +97,7 @@ def test_what_comes_out_parses_keeps_its_comments_and_is_left_alone(text):
     if not parses(text):
         return
     new = examined(text, only="likely")
-    raw = new.port(new.sources[0])
+    raw = new.ported(new.sources[0])
     again = raw.decode()
     assert parses(again), again
     assert comments(again) == comments(text)
@@ -107,7 +107,7 @@ def test_what_comes_out_parses_keeps_its_comments_and_is_left_alone(text):
         again.replace("\r\n", "").count("\n") == text.replace("\r\n", "").count("\n")
         or "\r\n" not in text
     )
-    assert examined(again, only="likely").port(examined(again).sources[0]) == raw
+    assert examined(again, only="likely").ported(examined(again).sources[0]) == raw
 
 
 @pytest.mark.parametrize("part", REWRITTEN)

@@ -64,7 +64,7 @@ def test_what_does_not_settle_is_named_and_stays_open(tmp_path, monkeypatch, tex
     whole = f"import torch\ndef f(x):\n    return x\n{text}\n"
     (tmp_path / "net.py").write_text(whole)
     assert [site.verdict for site in examine([tmp_path]).sites] == ["rewritten"]
-    monkeypatch.setattr(cells, "MOST_READINGS", 0)
+    monkeypatch.setattr(cells, "MAX_INTERPRETATIONS", 0)
     examined = examine([tmp_path])
     assert [site.verdict for site in examined.sites] == ["open"]
     assert examined.unsettled
@@ -83,4 +83,4 @@ def test_progress_counts_to_the_end(tmp_path):
     assert {name for name, _, _ in steps} == {"reading", "following values", "judging"}
     assert all(done <= total for _, done, total in steps)
     with progress.shown_on_terminal() as show:
-        assert show is progress.unseen  # the standard error of a test is no terminal
+        assert show is progress.no_progress  # the standard error of a test is no terminal

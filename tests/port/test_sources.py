@@ -37,7 +37,7 @@ NOTEBOOK = """{
 def test_a_notebook_changes_in_the_sources_of_its_cells_alone():
     made = examined(NOTEBOOK, names=("a.ipynb",))
     (source,) = made.sources
-    new = made.port(source).decode()
+    new = made.ported(source).decode()
     expected = (
         NOTEBOOK.replace(
             '    "import torch\\n",\n    "x = torch',
@@ -58,13 +58,13 @@ def test_a_notebook_changes_in_the_sources_of_its_cells_alone():
     broken = [site for site in made.sites if site.code == "XD160"]
     assert [site.verdict for site in broken] == ["open"]
     again = examined(new, names=("a.ipynb",))
-    assert again.port(again.sources[0]).decode() == new
+    assert again.ported(again.sources[0]).decode() == new
 
 
 def test_a_notebook_that_escapes_what_is_not_ascii_goes_on_to():
     cell = '{"cell_type": "code", "source": ["import torch\\n", "torch.ones(1).item()  # \\u8bad"]}'
     made = examined(f'{{"cells": [{cell}], "nbformat": 4}}', names=("a.ipynb",))
-    assert '"xdevice.item(torch.ones(1))  # \\u8bad"' in made.port(made.sources[0]).decode()
+    assert '"xdevice.item(torch.ones(1))  # \\u8bad"' in made.ported(made.sources[0]).decode()
 
 
 def test_the_place_in_a_notebook_is_a_line_of_the_file_and_a_cell():
@@ -80,14 +80,14 @@ def test_an_encoding_is_kept(encoding):
         encoding
     )
     made = examined(raw)
-    new = made.port(made.sources[0])
+    new = made.ported(made.sources[0])
     assert f"y = xdevice.item(torch.ones(1))  # {comment}".encode(encoding) in new
 
 
 def test_what_is_not_rewritten_is_the_same_object():
     raw = b"\xef\xbb\xbfimport torch\r\nx = 1\r"
     made = examined(raw)
-    assert made.port(made.sources[0]) is made.sources[0].raw
+    assert made.ported(made.sources[0]) is made.sources[0].raw
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_read(tmp_path):
@@ -186,13 +186,13 @@ def test_files_of_installed_packages_parse_after_port(count):
     ]
     made = engine.Examined(packages, "likely", sources=read)
     engine.judge(made)
-    news = {source.path: made.port(source) for source in made.sources}
+    news = {source.path: made.ported(source) for source in made.sources}
     again = engine.Examined(
         packages, "likely", sources=[sources.parse(new, path) for path, new in news.items()]
     )
     engine.judge(again)
     assert len(read) == min(count, len(chosen)) >= 40
-    assert {source.path: again.port(source) for source in again.sources} == news
+    assert {source.path: again.ported(source) for source in again.sources} == news
 
 
 def _scripts(folder):

@@ -618,7 +618,7 @@ def test_a_module_of_the_project_does_not_hide_a_framework_of_its_name():
     made = examined(
         chapter, "import torch\n", "", names=("main.py", "d2l/torch.py", "d2l/__init__.py")
     )
-    assert b"print(xdevice.item(torch.ones(1)))" in made.port(made.sources[0])
+    assert b"print(xdevice.item(torch.ones(1)))" in made.ported(made.sources[0])
 
 
 def test_a_parameter_with_one_known_value_is_still_a_parameter():

@@ -31,6 +31,21 @@ def test_an_object_gives_what_its_methods_return(call):
     assert ITEM not in ported(f"{text}{call}\nf(unknown)\n")
 
 
+@pytest.mark.parametrize(
+    ("yielded", "verdict"),
+    [
+        ("yield torch.ones(1)", "rewritten"),
+        ("yield from [torch.ones(1)]", "rewritten"),
+        # a generator may yield anything if one of its parts is unknown
+        ("yield torch.ones(1)\n    yield from unknown()", "open"),
+    ],
+)
+def test_the_items_of_a_generator_are_what_it_yields(yielded, verdict):
+    text = f"import torch\n\n\ndef f():\n    {yielded}\n\n\nfor x in f():\n    x.item()\n"
+    (site,) = examined(text).sites
+    assert site.verdict == verdict
+
+
 def test_a_function_that_a_decorator_adds_to_a_class_is_its_method():
     text = (
         "import torch\nfrom d2l import torch as d2l\n\n\nclass Net:\n    pass\n\n\n"
@@ -58,7 +73,7 @@ def test_names_come_from_the_modules_that_are_imported(line, is_known):
     making = "import torch\n\n\ndef make():\n    return torch.ones(1)\n"
     main = f"{line}\nimport torch\nx = make().item()\n"
     project = examined(making, main, names=("making.py", "main.py"))
-    assert (b"x = xdevice.item(make())" in project.port(project.sources[1])) is is_known
+    assert (b"x = xdevice.item(make())" in project.ported(project.sources[1])) is is_known
 
 
 def test_what_a_star_brings_from_outside_is_unknown():

@@ -39,7 +39,7 @@ _FORWARD: Final = ("__call__", "forward", "call")
 
 @dataclass
 class Invocation:
-    """One call, with the possible values of its arguments. `of_value` and `of_method` add these
+    """One call, with the possible values of its arguments. `results_of` and `results_of_method` add these
     values to the parameters of the functions that may be called, and return the possible
     results.
 
@@ -63,7 +63,7 @@ class Invocation:
             inference.add_to_cell,
             inference.list_of,
         )
-        self.iterate = inference.iterate
+        self.value_of_items = inference.value_of_items
         self.first = self.values[0] if self.values else NOTHING
         # `*x` passes an unknown number of arguments, so the positions of later arguments are
         # unknown
@@ -71,7 +71,7 @@ class Invocation:
         # `torch.load`, which the call or its callee reaches, calls such a function with a storage
         self._add_storage(self.keywords.get("map_location", NOTHING))
 
-    def of_value(self, callee: Value) -> Value:
+    def results_of(self, callee: Value) -> Value:
         """Returns the possible results of calling `callee`: the union over all objects that it
         may be."""
         results = []
@@ -80,7 +80,7 @@ class Invocation:
             results.append(method(self, atom))
         return union(*results)
 
-    def of_method(self, owner: Atom, name: str) -> Value:
+    def results_of_method(self, owner: Atom, name: str) -> Value:
         """Returns the possible results of calling the method `name` of the object that `owner`
         stands for. The result is "anything" for kinds of objects that `_OWNERS` does not
         list."""
@@ -158,7 +158,7 @@ class Invocation:
         for i, (arg, value) in enumerate(zip(self.node.args, self.values, strict=True)):
             # each item of `*x` may be passed to any of the following parameters
             if isinstance(arg, ast.Starred):
-                items = self.iterate(value)
+                items = self.value_of_items(value)
                 for key in (*((function, name) for name in names[i:]), cell_of_args):
                     self.add_to_cell(key, items)
                 # arguments after `*x` are ignored, because their positions are unknown
@@ -181,7 +181,7 @@ class Invocation:
     def _model(self, callee: Atom) -> Value:
         """Returns the possible results of calling a layer or model of a framework."""
         self._pass_arguments_out()
-        return knowledge.output_of(callee.subject) or UNKNOWN
+        return knowledge.output_of_model(callee.subject) or UNKNOWN
 
     def _foreign(self, callee: Atom) -> Value:
         """Returns the possible results of calling a function outside the project, from the
@@ -205,7 +205,7 @@ class Invocation:
             # if so, a function of the program creates the batch, so nothing is known about it
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
             dataset = self._argument(0, "dataset", UNKNOWN)
-            item = union(*map(self.inference.item_of, dataset))
+            item = union(*map(self.inference.value_of_subscript, dataset))
             return self.list_of(self.node, UNKNOWN if is_collated else _collate(item))
         # such as TensorDataset(x, y): each item contains a tensor for each argument
         if full_name in knowledge.TENSOR_SETS:
@@ -219,7 +219,7 @@ class Invocation:
         # instead of its own arrays (see `_method_of_result`)
         if full_name == "decord.bridge.set_bridge":
             self.add_to_cell(("bridge", "decord"), UNKNOWN)
-        return knowledge.result(full_name) or make_value("result", full_name)
+        return knowledge.result_of_call(full_name) or make_value("result", full_name)
 
     def _spawn(self) -> Value:
         """Returns the result of `torch.multiprocessing.spawn(function, args)`, which is None.
@@ -257,15 +257,19 @@ class Invocation:
             case "iter" | "reversed" | "abs":
                 return self.first
             case "next":
-                return self.iterate(self.first)
+                return self.value_of_items(self.first)
             case "list" | "tuple" | "set" | "sorted" | "frozenset":
-                return self.list_of(self.node, self.iterate(self.first))
+                return self.list_of(self.node, self.value_of_items(self.first))
             case "range":
                 return self.list_of(self.node, INT)
             case "enumerate":
-                return self.list_of(self.node, tuple_of([INT, self.iterate(self.first)]))
+                return self.list_of(self.node, tuple_of([INT, self.value_of_items(self.first)]))
             case "zip":
-                item = UNKNOWN if self.is_starred else tuple_of(map(self.iterate, self.values))
+                item = (
+                    UNKNOWN
+                    if self.is_starred
+                    else tuple_of(map(self.value_of_items, self.values))
+                )
                 return self.list_of(self.node, item)
             case "map":
                 return self.list_of(self.node, self._mapped())
@@ -275,9 +279,13 @@ class Invocation:
                 return self.inference.dict_of(self.node, union(pairs, *self.keywords.values()))
             case "sum":
                 # the items are added to `start`, which is 0 by default
-                return union(self.iterate(self.first), self._argument(1, "start", INT))
+                return union(self.value_of_items(self.first), self._argument(1, "start", INT))
             case "max" | "min":
-                return union(*self.values) if len(self.values) > 1 else self.iterate(self.first)
+                return (
+                    union(*self.values)
+                    if len(self.values) > 1
+                    else self.value_of_items(self.first)
+                )
         self._pass_arguments_out()
         return UNKNOWN
 
@@ -293,8 +301,8 @@ class Invocation:
                 ast.Call(self.node.func, self.node.args[1:], []), self.node
             )
             self.node.mapped = node  # type: ignore[attr-defined]
-        items = [self.iterate(value) for value in self.values[1:]]
-        return replace(self, node=node, values=items, keywords={}).of_value(self.first)
+        items = [self.value_of_items(value) for value in self.values[1:]]
+        return replace(self, node=node, values=items, keywords={}).results_of(self.first)
 
     # calls of methods; `owner` is the object before the dot
 
@@ -302,7 +310,7 @@ class Invocation:
         """Returns the possible results of a method call on a module, class, object or `super()` of
         the project, or on a name outside the project. The method is looked up like any other
         attribute."""
-        return self.of_value(self.inference.attribute(owner, name, self.node.func))
+        return self.results_of(self.inference.attribute(owner, name, self.node.func))
 
     def _method_of_unknown(self, owner: Atom, name: str) -> Value:
         """Returns the possible results of a method call on an unknown object."""
@@ -316,7 +324,7 @@ class Invocation:
             return ARRAY
         # the program may have assigned a function to this attribute of an unknown object. Only such known values are
         # called here: the result of calling "anything" (`UNKNOWN`) is in the union already
-        return union(UNKNOWN, self.of_value(self.read_cell(("attr", None, name)) - UNKNOWN))
+        return union(UNKNOWN, self.results_of(self.read_cell(("attr", None, name)) - UNKNOWN))
 
     def _method_of_instance(self, owner: Atom, name: str) -> Value:
         """Returns the possible results of a method call on an object of a class of the project.
@@ -371,7 +379,7 @@ class Invocation:
     def _method_of_text(self, owner: Atom, name: str) -> Value:
         """Returns the possible results of a method call on a string."""
         if name == "format":
-            return filled_text(pattern_of(self.node.func.value), self.node)  # type: ignore[attr-defined]
+            return value_of_filled_text(pattern_of(self.node.func.value), self.node)  # type: ignore[attr-defined]
         return knowledge.TEXT_METHODS.get(name, STR)
 
     def _method_of_container(self, owner: Atom, name: str) -> Value:
@@ -386,7 +394,7 @@ class Invocation:
             case "extend" | "update" if self.values:
                 is_list = owner.kind == "list"
                 more = (
-                    self.iterate(self.first)
+                    self.value_of_items(self.first)
                     if is_list
                     else union(*map(self.inference.items, self.first))
                 )
@@ -522,7 +530,7 @@ def pattern_of(node: ast.expr) -> str:
     return re.sub(r"\{\d*\}|%[ds]", "*", text) if isinstance(text, str) else ""
 
 
-def filled_text(pattern: str, node: ast.AST) -> Value:
+def value_of_filled_text(pattern: str, node: ast.AST) -> Value:
     """Returns the value of the string that results from inserting values into `pattern`. The string is the name of a
     device if `pattern` has the form of such a name; otherwise, it may be any string. `node` is the expression that
     creates the string.

@@ -28,7 +28,7 @@ from .values import NOTHING, UNKNOWN, Atom, Value, make_value, union
 Task = PythonModule | Function
 """A unit of code to interpret: a module without the bodies of its functions, or one function."""
 
-MOST_READINGS: Final = 100
+MAX_INTERPRETATIONS: Final = 100
 """The maximum number of times that a module or function is interpreted. After that, every value
 that it adds to a cell is replaced by "anything". In PyTorch's torchtitan and in Keras, no module or
 function had to be interpreted more than 10 times."""
@@ -38,14 +38,14 @@ class Cells:
     """The cells of a project, and for each cell the modules and functions that have read it.
 
     `current_task` is the module or function that is being interpreted; after the analysis, it is None. `unsettled`
-    contains the tasks that were interpreted more than `MOST_READINGS` times. Their values might grow for ever, so every
-    value that they add to a cell is replaced by "anything".
+    contains the tasks that were interpreted more than `MAX_INTERPRETATIONS` times. Their values might grow for ever, so
+    every value that they add to a cell is replaced by "anything".
     """
 
     def __init__(self) -> None:
         self.unsettled: dict[Task, None] = {}
         # how often each task was interpreted
-        self._readings: Counter[Task] = Counter()
+        self._interpretations: Counter[Task] = Counter()
         self.values: dict[Any, Value] = {}
         self.current_task: Task | None = None
         # the tasks that have read each cell. Here and below, dicts are used as ordered sets,
@@ -88,9 +88,9 @@ class Cells:
         # nothing changes for the readers
         if new != old:
             self.values[key] = new
-            self._wake(key)
+            self._schedule_readers(key)
 
-    def _wake(self, key: Any) -> None:
+    def _schedule_readers(self, key: Any) -> None:
         """Schedules all modules and functions that have read the cell with this key."""
         for reader in self._readers.get(key, ()):
             # None stands for the rules, which read cells after the analysis
@@ -114,9 +114,9 @@ class Cells:
             # the task that has waited longest: a module is interpreted before the functions
             # that it has scheduled
             self.current_task, _ = self._waiting.popitem(last=False)
-            self._readings[self.current_task] += 1
+            self._interpretations[self.current_task] += 1
             # from now on, `add_to_cell` adds only "anything" for this task
-            if self._readings[self.current_task] > MOST_READINGS:
+            if self._interpretations[self.current_task] > MAX_INTERPRETATIONS:
                 self.unsettled[self.current_task] = None
             interpret(self.current_task)
         self.current_task = None
@@ -153,11 +153,11 @@ class Cells:
         """Returns the key of the cell for the attribute `name` of a class and its objects. Classes that are related by
         inheritance (a family) share the cell."""
         family = cls.family()
-        # `unite` moves these cells when two families become one
+        # `unite_families` moves these cells when two families become one
         self._attributes[family].setdefault(name)
         return "attr", family, name
 
-    def unite(self, cls: Class, base: Class) -> None:
+    def unite_families(self, cls: Class, base: Class) -> None:
         """Merges the family of a class into the family of its base. A family consists of classes that are related by
         inheritance; they share the cells of their attributes. The values in the cells of the class's family are moved
         to the cells of the base's family.
@@ -170,4 +170,4 @@ class Cells:
         for name in self._attributes.pop(old, ()):
             key = "attr", old, name
             self.add_to_cell(self.attribute_key(new, name), self.values.get(key, NOTHING))
-            self._wake(key)
+            self._schedule_readers(key)

@@ -176,7 +176,7 @@ def scan(examined: Examined, by: str) -> None:
 
     click.echo("\n".join([*summary_lines(examined), ""]))
     _show_table(examined, by)
-    _exit_with_unreadable(examined, 0)
+    _print_unreadable_and_exit(examined, 0)
 
 
 @click.command(short_help="Rewrite device code so that it is vendor-neutral.")
@@ -219,7 +219,7 @@ def port(examined: Examined, mode: str, quiet: bool) -> None:
     # a script from the standard input has no file that could be changed. It is written to the
     # standard output, unless --check only tests whether it would change
     for source in examined.sources:
-        new = examined.port(source)
+        new = examined.ported(source)
         if source.path == "<stdin>" and mode != "check":
             sys.stdout.buffer.write(new)
         # unchanged files are neither written nor listed
@@ -233,11 +233,11 @@ def port(examined: Examined, mode: str, quiet: bool) -> None:
         elif source.path != "<stdin>":
             click.echo(examined.diff(source), nl=False)
     if not quiet:
-        _list_open(examined)
-    needs_vendor = _show_needs(examined)
+        _print_open_sites(examined)
+    needs_vendor = _print_needs(examined)
     # the exit status of --check, unless a file could not be read
     status = 1 if changed else 3 if needs_vendor else 0
-    _exit_with_unreadable(examined, status if mode == "check" else 0)
+    _print_unreadable_and_exit(examined, status if mode == "check" else 0)
 
 
 @click.command(short_help="Report device code that is wrong or vendor-specific.")
@@ -311,7 +311,7 @@ def lint(
     # as in other linters, paths in settings and findings are relative to the current folder
     root = Path.cwd()
     try:
-        choice = lint_module.configure(root).with_options(select, ignore)
+        choice = lint_module.read_settings(root).with_options(select, ignore)
         needs_verdicts = fix or output_format == "sarif" or choice.needs_engine()
         # called again after --fix. If the goal is None, `_findings` does not run the engine, which
         # takes far longer than the rules of lint
@@ -320,11 +320,11 @@ def lint(
         )
         findings, examined = examine()
         if baseline_to is not None:
-            baseline_to.write_text(lint_module.baseline(findings), encoding="utf-8")
+            baseline_to.write_text(lint_module.baseline_text(findings), encoding="utf-8")
             click.echo(f"findings written to {baseline_to}: {len(findings)}", err=True)
-            _exit_with_unreadable(examined, 0)  # ends the program: no findings are shown
+            _print_unreadable_and_exit(examined, 0)  # ends the program: no findings are shown
 
-        def narrow(findings: list[Finding]) -> list[Finding]:
+        def findings_to_show(findings: list[Finding]) -> list[Finding]:
             """Returns the findings to show. Findings that the revision or the baseline already contained are left out.
             Findings in code that runs only if a device test such as `if torch.cuda.is_available():` is true are merged
             into the finding for that test, if that one is shown itself.
@@ -335,7 +335,7 @@ def lint(
                 findings = lint_module.not_in_baseline(findings, baseline)
             return lint_module.grouped_by_test(findings)
 
-        shown = narrow(findings)
+        shown = findings_to_show(findings)
         if fix:
             new = lint_module.fixed_files(shown, examined)
             for source, text in new.items():
@@ -344,7 +344,7 @@ def lint(
                 click.echo(f"rewritten: {', '.join(source.path for source in new)}", err=True)
                 # the files have changed, so the findings and their lines are computed again
                 findings, examined = examine()
-                shown = narrow(findings)
+                shown = findings_to_show(findings)
     except lint_module.OptionError as error:
         raise click.UsageError(str(error)) from error
     # the only format that contains edits
@@ -353,7 +353,7 @@ def lint(
     # if files could not be read, the text "nothing found" would be wrong; all other formats need a document in any case
     if shown or not examined.unreadable or output_format != "text":
         click.echo(FORMATS[output_format](shown), nl=False)
-    _exit_with_unreadable(examined, 1 if shown else 0)
+    _print_unreadable_and_exit(examined, 1 if shown else 0)
 
 
 def _refuse_fix(paths: tuple[Path, ...], baseline_to: Path | None) -> None:
@@ -383,7 +383,7 @@ def _findings(
         # read it
         if goal is None:
             examined = engine.Examined(root, "proven")
-            read = sources.read_each(paths, root, examined.unreadable, progress)
+            read = sources.read_files(paths, root, examined.unreadable, progress)
         else:
             examined = engine.examine(paths, root=root, goal=goal, progress=progress)
             read = iter(examined.sources)
@@ -423,7 +423,7 @@ def _show_table(examined: Examined, by: str) -> None:
         )
 
 
-def _list_open(examined: Examined) -> None:
+def _print_open_sites(examined: Examined) -> None:
     """Prints each open site to standard error, with the reason and, if there is one, a link to
     the documentation."""
     by_path = {source.path: source for source in examined.sources}
@@ -435,7 +435,7 @@ def _list_open(examined: Examined) -> None:
             click.echo(f"{where}: {site.code} {site.idiom}: {site.why}{more}", err=True)
 
 
-def _show_needs(examined: Examined) -> bool:
+def _print_needs(examined: Examined) -> bool:
     """Prints to standard error which files will still need one vendor's devices, and which
     release of PyTorch the new text needs. Returns whether any file will still need one vendor's
     devices."""
@@ -462,7 +462,7 @@ def _show_needs(examined: Examined) -> bool:
     return needs_vendor
 
 
-def _exit_with_unreadable(examined: Examined, status: int) -> NoReturn:
+def _print_unreadable_and_exit(examined: Examined, status: int) -> NoReturn:
     """Prints to standard error which files could not be read. Then exits with the status 2 if
     there are such files, else with `status`."""
     for path, why in examined.unreadable:

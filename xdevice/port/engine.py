@@ -19,12 +19,12 @@ from .idioms import SETS_CURRENT_DEVICE
 from .inference import Inference
 from .interpreter import infer
 from .neutral_sites import NeutralSites
-from .progress import Progress, unseen
+from .progress import Progress, no_progress
 from .project import Project
 from .rules import JudgedSites
 from .sites import GRADES, Edit, Grade, Site, grouped, splice
 from .sources import PythonModule, Source
-from .text_flow import devices_by_keyword, devices_in, origins, parts_in_text
+from .text_flow import device_arguments, device_keyword_arguments, expressions_in_text, origins
 from .words import DEFAULT_GOAL, Goal, Version, version
 
 
@@ -60,21 +60,21 @@ class Examined:
         """Maps the path of each file to its sites."""
         return grouped(self.sites, lambda site: site.file)
 
-    def port(self, source: Source) -> bytes:
+    def ported(self, source: Source) -> bytes:
         """Returns the bytes that the command `xdevice port` would write to a file. They are
         `source.raw` if nothing in the file is rewritten."""
         sites = [site for site in self.sites_of(source) if site.verdict == "rewritten"]
-        return self.rewrite(source, sites) if sites else source.raw
+        return self.rewritten(source, sites) if sites else source.raw
 
-    def rewrite(self, source: Source, sites: list[Site]) -> bytes:
+    def rewritten(self, source: Source, sites: list[Site]) -> bytes:
         """Returns the bytes of a file after rewriting these sites. The imports that the new text needs are inserted,
         and imports that are no longer used are removed.
         """
         edits = {edit for site in sites for edit in site.edits}
         # an import is removed only if these edits replace all its uses
         for module in source.modules:
-            edits |= porting.unused_imports(module, edits)
-        return source.rewrite(edits | self.import_edits(source, sites))
+            edits |= porting.unused_import_edits(module, edits)
+        return source.rewritten(edits | self.import_edits(source, sites))
 
     def vendor_sites(self, source: Source) -> list[Site]:
         """Returns the sites of a file that will still need one vendor's devices after
@@ -105,7 +105,7 @@ class Examined:
         """Returns the changes that `port` would make in one file, as a unified diff. It is
         empty if there are no changes."""
         # difflib compares lines of text, so the bytes are decoded with the encoding of the file
-        old, new = (text.decode(source.encoding) for text in (source.raw, self.port(source)))
+        old, new = (text.decode(source.encoding) for text in (source.raw, self.ported(source)))
         lines = difflib.unified_diff(
             old.splitlines(keepends=True),
             new.splitlines(keepends=True),
@@ -139,7 +139,7 @@ def examine(
     root: Path | None = None,
     backend: str | None = None,
     goal: Goal = DEFAULT_GOAL,
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
 ) -> Examined:
     """Reads all files under the paths as one project, and returns them with a verdict for each
     site.
@@ -155,13 +155,13 @@ def examine(
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
     examined = Examined(root, only, backend, goal=goal)
-    examined.sources += sources.read_each(places, root, examined.unreadable, progress)
+    examined.sources += sources.read_files(places, root, examined.unreadable, progress)
     judge(examined, progress)
     return examined
 
 
 @collector_paused()
-def judge(examined: Examined, progress: Progress = unseen) -> None:
+def judge(examined: Examined, progress: Progress = no_progress) -> None:
     """Finds and judges the sites of `examined.sources`, and fills in `sites`, `modules` and
     `unsettled`."""
     project = Project(module for source in examined.sources for module in source.modules)
@@ -181,16 +181,16 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
     setters: list[PythonModule] = []
     # before the first module is judged, because a device may be created in one module and printed in another
     for module in project.modules:
-        in_text |= origins(module, inference, parts_in_text)
+        in_text |= origins(module, inference, expressions_in_text)
         # `--to xdevice` turns `x.to(d)` into a call that accepts any string, unlike the framework's own functions, so
         # only devices that are passed to these by keyword count for this target
-        find_devices = devices_in if is_neutral else devices_by_keyword
+        find_devices = device_arguments if is_neutral else device_keyword_arguments
         on_devices |= origins(module, inference, find_devices)
         if _sets_current_device(module, inference):
             setters.append(module)
         # otherwise, a large project would not fit into memory; the rules below compute `nodes` again
-        module.release()
-    affected = _connected(setters, inference)
+        module.free_nodes()
+    affected = _with_connected(setters, inference)
     sites: dict[object, Site] = {}
     for number, module in enumerate(project.modules):
         progress("judging", number, len(project.modules))
@@ -203,7 +203,7 @@ def judge(examined: Examined, progress: Progress = unseen) -> None:
             # do not contain the tab
             twin = sites.get(site.key)
             sites[site.key] = site if twin is None else _merged(twin, site)
-        module.release()
+        module.free_nodes()
     for source in examined.sources:
         for site in _broken_cells(source):
             sites[site.key] = site
@@ -291,7 +291,7 @@ def _new_text(source: Source, site: Site) -> str:
     ).decode()
 
 
-def _connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
+def _with_connected(modules: list[PythonModule], inference: Inference) -> set[PythonModule]:
     """Returns these modules, and all modules that are connected with them by imports, directly
     or through other modules."""
     connected: set[PythonModule] = set()

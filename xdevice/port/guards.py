@@ -41,7 +41,7 @@ _KINDS: Final[dict[str, set[str]]] = {
 }
 
 
-def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
+def env_after_test(test: ast.expr, env: Env, is_true: bool) -> Env:
     """Returns a copy of the environment `env` without the values that a test excludes. `is_true` is the result of the
     test. A value is excluded if it is impossible after this result. The test may consist of comparisons with None,
     `isinstance`, plain names, tests for a GPU, `not`, `and` and `or`; any other test excludes nothing.
@@ -49,12 +49,12 @@ def narrowed(test: ast.expr, env: Env, is_true: bool) -> Env:
     new = dict(env)
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return narrowed(operand, env, not is_true)
+            return env_after_test(operand, env, not is_true)
         # if an `and` is true, all its parts are true; if an `or` is false, all its parts are
         # false
         case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) is is_true:
             for part in parts:
-                new = narrowed(part, new, is_true)
+                new = env_after_test(part, new, is_true)
             return new
     # the empty set at the key `GPU` means that a test has shown that there is a GPU
     if is_true and inferred(test) == AVAILABLE:
@@ -142,14 +142,14 @@ def guarded_by(
             case ast.If(test=tested, body=body, orelse=orelse) if tested is node:
                 block = block_of(outer, parents)
                 # `if not available: return` guards everything after it in the block
-                after = block[block.index(outer) + 1 :] if _leaves(body[-1]) else []
+                after = block[block.index(outer) + 1 :] if _leaves_block(body[-1]) else []
                 return [*guarded, *(body if is_true else [*orelse, *after])]
             # only one of the two expressions is evaluated
             case ast.IfExp(test=tested) if tested is node:
                 return [*guarded, outer.body if is_true else outer.orelse]
             # `@unittest.skipUnless(torch.cuda.is_available(), "no GPU")` guards the function
             # below
-            case ast.Call() if is_skip(outer, is_true):
+            case ast.Call() if is_skip_decorator(outer, is_true):
                 decorated = parents.get(outer)
                 return [*guarded, *getattr(decorated, "body", ())]
             # `use_cuda = torch.cuda.is_available()`: a test of the name is the same test
@@ -177,7 +177,7 @@ def _is_reversed(op: ast.cmpop, other: ast.expr, is_mirrored: bool) -> bool:
     return not is_negative if is_zero else is_negative
 
 
-def _leaves(statement: ast.stmt) -> bool:
+def _leaves_block(statement: ast.stmt) -> bool:
     """Whether a statement always leaves its block, so the statements after it in the block are
     never reached."""
     match statement:
@@ -268,7 +268,7 @@ def last_name(node: ast.AST) -> str:
     return ""
 
 
-def known_at(node: ast.expr, parents: Parents) -> Value:
+def value_after_tests(node: ast.expr, parents: Parents) -> Value:
     """Returns the possible values of an expression at its place in the program. None is left out if
     the expression is an attribute such as `args.gpu`, and a test around it excludes None."""
     means = inferred(node)
@@ -303,7 +303,7 @@ def _excludes_none(test: ast.expr, wanted: str) -> bool:
     return False
 
 
-def is_skip(call: ast.AST, is_true: bool) -> bool:
+def is_skip_decorator(call: ast.AST, is_true: bool) -> bool:
     """Whether a call is a decorator such as `unittest.skipUnless(x, "why")`, which skips the decorated test if x is
     false. If `is_true` is False: whether it is a decorator such as `skipIf`, which skips the test if x is true."""
     match call:
@@ -313,7 +313,7 @@ def is_skip(call: ast.AST, is_true: bool) -> bool:
     return False
 
 
-def needs_gpu(decorators: list[ast.expr]) -> bool:
+def skips_without_gpu(decorators: list[ast.expr]) -> bool:
     """Whether one of these decorators skips the decorated code on machines without a GPU."""
     for decorator in decorators:
         if isinstance(decorator, ast.Call) and decorator.args:
@@ -321,12 +321,12 @@ def needs_gpu(decorators: list[ast.expr]) -> bool:
             if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
                 test, is_true = test.operand, False
             # `@unittest.skipUnless(torch.cuda.is_available(), "no GPU")` and similar decorators
-            if is_skip(decorator, is_true) and inferred(test) == AVAILABLE:
+            if is_skip_decorator(decorator, is_true) and inferred(test) == AVAILABLE:
                 return True
     return False
 
 
-def joined(first: Env | None, second: Env | None) -> Env | None:
+def joined_envs(first: Env | None, second: Env | None) -> Env | None:
     """Returns the environment at a place where two paths of a program meet. `first` and `second` are the environments
     at the ends of the paths; None means that the path never reaches this place. Returns None if neither path reaches
     it."""
@@ -344,7 +344,7 @@ def joined(first: Env | None, second: Env | None) -> Env | None:
     return both
 
 
-def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
+def is_gpu_count_test(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
     """Whether a test compares the number of GPUs with a number, and is true only if there is a GPU,
     as in `device_count() > 0`. `full_name` is a function that returns the full name of an
     expression."""
@@ -360,7 +360,7 @@ def counts_gpus(test: ast.Compare, full_name: Callable[[ast.AST], str]) -> bool:
     return False
 
 
-def selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
+def is_selected_tab(test: ast.expr, module: PythonModule) -> bool | None:
     """Whether a test such as `tab.selected("mxnet", "jax")` names the tab of the module; None for any other test, or if
     the module has no tab.
     """

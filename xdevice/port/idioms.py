@@ -222,7 +222,7 @@ ONLY_MXNET: Final = {
 """Methods that only MXNet's arrays and parameters have. If the module uses no package in `OTHER_ARRAYS`, the name alone
 shows what the receiver is."""
 
-KEYWORDS: Final = {
+DEVICE_KEYWORDS: Final = {
     "device",
     "ctx",
     "ctx_list",
@@ -234,17 +234,24 @@ KEYWORDS: Final = {
 }
 """Keyword arguments that name the device on which an object is created or loaded."""
 
-WHERE: Final = {"device", "ctx", "context", "place", "is_cuda"}
+DEVICE_DEPENDENT_ATTRIBUTES: Final = {"device", "ctx", "context", "place", "is_cuda"}
 """Attributes whose value depends on the device of an object."""
 
 OTHER_ARRAYS: Final = {"decord", "tvm", "dgl"}
 """Packages whose arrays have methods with the same names as methods of MXNet's arrays."""
 
-MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
+DEVICE_MODULES: Final = OTHER_ARRAYS | {"torch", "paddle", "mxnet", "mx", "jax", "tf"}
 """Names of modules that have functions such as `cpu` and `gpu`. The names are listed because a
 helper function may load the module, so that no import shows that the name is a module."""
 
-HELPERS: Final = {"try_gpu", "try_all_gpus", "num_gpus", "gpu", "cpu", "evaluate_accuracy_gpu"}
+D2L_HELPERS: Final = {
+    "try_gpu",
+    "try_all_gpus",
+    "num_gpus",
+    "gpu",
+    "cpu",
+    "evaluate_accuracy_gpu",
+}
 """Names of d2l's helpers. If the project itself defines a function with one of these names, the
 body of the function is rewritten, but not its calls."""
 

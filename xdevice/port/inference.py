@@ -46,7 +46,7 @@ class Inference(Cells):
         # for each module, both the modules that it imports and the modules that import it
         self.imports: dict[PythonModule, set[PythonModule]] = {}
         self.loop_ends: dict[ast.AST, Env] = {}
-        # the values that `foreign` has returned, by their names
+        # the values that `foreign_value` has returned, by their names
         self._foreign: dict[str, Value] = {}
 
     def mark_as_passed_out(self, value: Value) -> None:
@@ -87,7 +87,7 @@ class Inference(Cells):
                     self.value_of_annotation(arg.annotation, function.module) or UNKNOWN,
                 )
 
-    def foreign(self, name: str) -> Value:
+    def foreign_value(self, name: str) -> Value:
         """Returns the value of a name that is defined outside the project. `name` is the full
         name, such as "torch.nn.Linear". The same `Value` object is returned for all uses of a
         name."""
@@ -151,13 +151,13 @@ class Inference(Cells):
                 )
         return ""
 
-    def imported(self, name: str, importer: PythonModule) -> Value:
+    def value_of_import(self, name: str, importer: PythonModule) -> Value:
         """Returns the value that `import name` binds in the module `importer`: a module of the
         project, or a name outside the project."""
         module = self._imported_module(name, importer)
-        return self.foreign(name) if module is None else make_value("module", module)
+        return self.foreign_value(name) if module is None else make_value("module", module)
 
-    def imported_from(self, origin: str, name: str, importer: PythonModule) -> Value:
+    def value_of_from_import(self, origin: str, name: str, importer: PythonModule) -> Value:
         """Returns the value that `from origin import name` binds in the module `importer`. This may
         be the value of a name of the project, a module of the project, or a name outside the
         project. The result is empty if the name is in the project, but its value is not known
@@ -170,13 +170,15 @@ class Inference(Cells):
             if value or inner is None:
                 return value
         return (
-            self.foreign(f"{origin}.{name}") if inner is None else make_value("module", inner)
+            self.foreign_value(f"{origin}.{name}")
+            if inner is None
+            else make_value("module", inner)
         )
 
     def _imported_module(self, name: str, importer: PythonModule) -> PythonModule | None:
         """Returns the module of the project that `importer` imports under this name; None if the module is outside the
         project, or is `importer` itself. Records the import in `imports`, for both modules."""
-        module = self.project.find(name, importer) if name else None
+        module = self.project.find_module(name, importer) if name else None
         if module is None or module is importer:
             return None
         # in both directions: a `set_device` in one module changes the meaning of "cuda" in the
@@ -204,7 +206,7 @@ class Inference(Cells):
         """
         match atom.kind:
             case "foreign":
-                return self.foreign(f"{atom.subject}.{name}")
+                return self.foreign_value(f"{atom.subject}.{name}")
             case "module":
                 return self._attribute_of_module(atom.subject, name)
             case "instance" | "class" | "super":
@@ -235,7 +237,7 @@ class Inference(Cells):
         value = self.read_cell((module, name))
         # in `a.b.c` after `import a`, b may be a module in the package a. It is an attribute of a as soon as any module
         # has imported it
-        inner = None if value else self.project.find(f"{module.name}.{name}", module)
+        inner = None if value else self.project.find_module(f"{module.name}.{name}", module)
         if inner is not None and inner is not module:
             return make_value("module", inner)
         return value or self.global_value(module, name)
@@ -282,11 +284,11 @@ class Inference(Cells):
             frozenset(value for value in values if value.kind != "function"),
         )
 
-    def iterate(self, value: Value) -> Value:
+    def value_of_items(self, value: Value) -> Value:
         """Returns the possible values of `x` in `for x in y`, where `value` is the value of `y`."""
-        return union(*map(self._iterate_atom, value))
+        return union(*map(self._value_of_atom_items, value))
 
-    def _iterate_atom(self, atom: Atom) -> Value:
+    def _value_of_atom_items(self, atom: Atom) -> Value:
         """Returns the possible values of `x` in `for x in y`, where `y` is the object that `atom` stands for."""
         match atom.kind:
             case "tensor" | "array" | "str":
@@ -300,13 +302,13 @@ class Inference(Cells):
                 # without `__iter__`, Python loops over indices. An `__iter__` that loops over its own object is treated
                 # in the same way, because its result depends on itself
                 if method is None or method is self.current_task:
-                    return self.item_of(atom)
+                    return self.value_of_subscript(atom)
                 method.has_callers = True
                 iterator = self.read_cell((method, "return"))
-                return UNKNOWN if atom in iterator else self.iterate(iterator)
+                return UNKNOWN if atom in iterator else self.value_of_items(iterator)
         return UNKNOWN
 
-    def item_of(self, atom: Atom) -> Value:
+    def value_of_subscript(self, atom: Atom) -> Value:
         """Returns the possible values of `x[i]`, where `x` is the object that `atom` stands
         for: a list, a data set, or an object with `__getitem__`. For all other objects, returns
         "anything"."""

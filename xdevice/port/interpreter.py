@@ -17,12 +17,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from . import knowledge
-from .calls import Invocation, filled_text, pattern_of
+from .calls import Invocation, pattern_of, value_of_filled_text
 from .cells import Task
-from .guards import GPU, Env, counts_gpus, joined, narrowed, needs_gpu, selected_tab
+from .guards import (
+    GPU,
+    Env,
+    env_after_test,
+    is_gpu_count_test,
+    is_selected_tab,
+    joined_envs,
+    skips_without_gpu,
+)
 from .inference import Inference
-from .progress import Progress, unseen
-from .project import Class, Function, Project, classes_in, origin_of
+from .progress import Progress, no_progress
+from .project import Class, Function, Project, absolute_module_name, classes_in
 from .sources import PythonModule
 from .values import (
     ANYTHING,
@@ -49,7 +57,7 @@ from .values import (
 
 _BUILTINS: Final = frozenset(dir(builtins))
 _END_OF_PROGRAM: Final = {"sys.exit", "builtins.exit", "builtins.quit", "os._exit"}
-_MOST_ROUNDS: Final = 5
+_MAX_ROUNDS: Final = 5
 """The maximum number of times that the body of a loop is interpreted. If values still change after
 that, every name is assumed to have any value."""
 # the kinds of atoms for Python numbers. An atom of the kind "available" stands for a bool
@@ -57,7 +65,7 @@ _NUMBERS: Final = ("int", "float", "bool", "available")
 _HOST_NUMBERS: Final = ("array", *_NUMBERS)
 
 
-def infer(project: Project, progress: Progress = unseen) -> Inference:
+def infer(project: Project, progress: Progress = no_progress) -> Inference:
     """Finds the possible values of each expression of a project, and stores them as the
     attribute `means` of its node. Returns an `Inference` with the facts about the project,
     which the rules use."""
@@ -131,7 +139,9 @@ class Interpreter(Inference):
         # a GPU. A test for a GPU around a call of the function proves nothing, because other
         # calls may have no such test
         of_class = function.owner.node.decorator_list if function.owner is not None else []
-        is_tested = needs_gpu([*getattr(function.node, "decorator_list", ()), *of_class])
+        is_tested = skips_without_gpu(
+            [*getattr(function.node, "decorator_list", ()), *of_class]
+        )
         # an empty value means "there is a GPU" (see `guards.GPU`)
         self.env[GPU] = NOTHING if is_tested else NONE
         if isinstance(function.node, ast.Lambda):
@@ -245,41 +255,43 @@ class Interpreter(Inference):
         self.evaluate(node.test)
         # d2l writes the code of all frameworks into one cell: only one branch belongs to this
         # tab
-        is_tab = selected_tab(node.test, self.module)
+        is_tab = is_selected_tab(node.test, self.module)
         if is_tab is not None:
             return self._block(node.body if is_tab else node.orelse, env)
         # both branches begin with the environment before the `if`, narrowed by the test or by
         # its opposite
-        then = self._block(node.body, narrowed(node.test, env, True))
-        return joined(then, self._block(node.orelse, narrowed(node.test, env, False)))
+        then = self._block(node.body, env_after_test(node.test, env, True))
+        return joined_envs(
+            then, self._block(node.orelse, env_after_test(node.test, env, False))
+        )
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
         """Binds the variable to the items, and interprets the body until the environment no
         longer changes. Then interprets `else`."""
-        items = self.iterate(self.evaluate(node.iter))
+        items = self.value_of_items(self.evaluate(node.iter))
 
         # the items are evaluated once, before the first round, but the variable is bound in
         # each round
-        def read_body() -> Env | None:
+        def interpret_round() -> Env | None:
             """Interprets one round of the loop, and returns the environment at its end."""
             self.bind(node.target, items)
             return self._block(node.body, self.env)
 
-        return self._block(node.orelse, self._loop(node, read_body))
+        return self._block(node.orelse, self._loop(node, interpret_round))
 
     def _while(self, node: ast.While) -> Env | None:
         """Interprets the body, with the environment narrowed by the test, until the environment
         no longer changes. Then interprets `else`."""
 
-        def read_body() -> Env | None:
+        def interpret_round() -> Env | None:
             """Interprets one round of the loop, and returns the environment at its end."""
             self.evaluate(node.test)
-            return self._block(node.body, narrowed(node.test, self.env, True))
+            return self._block(node.body, env_after_test(node.test, self.env, True))
 
-        return self._block(node.orelse, self._loop(node, read_body))
+        return self._block(node.orelse, self._loop(node, interpret_round))
 
-    def _loop(self, node: ast.AST, read_body: Callable[[], Env | None]) -> Env:
-        """Returns the environment at the end of a loop. `read_body` interprets one round of the
+    def _loop(self, node: ast.AST, interpret_round: Callable[[], Env | None]) -> Env:
+        """Returns the environment at the end of a loop. `interpret_round` interprets one round of the
         loop, and is called until the environment no longer changes.
 
         If the loop has been interpreted before, the first round also begins with the values that the names had at the
@@ -287,17 +299,17 @@ class Interpreter(Inference):
         outer loop.
         """
         ends = self.loop_ends
-        # values only grow, so all values from the end of an earlier reading are still possible
-        # (`or` is for type checkers: `joined` returns None only if both arguments are None)
-        before = joined(self.env, ends.get(node)) or self.env
-        for _ in range(_MOST_ROUNDS):
+        # values only grow, so all values from the end of an earlier round are still possible
+        # (`or` is for type checkers: `joined_envs` returns None only if both arguments are None)
+        before = joined_envs(self.env, ends.get(node)) or self.env
+        for _ in range(_MAX_ROUNDS):
             self.env = dict(before)
             # a new list for each round, which `_break_or_continue` fills
             self._early_ends.append([])
             # the loop may also end without this round
             after = before
-            for end in (read_body(), *self._early_ends.pop()):
-                after = joined(after, end) or before
+            for end in (interpret_round(), *self._early_ends.pop()):
+                after = joined_envs(after, end) or before
             if after == before:
                 break
             before = after
@@ -331,14 +343,14 @@ class Interpreter(Inference):
         # and those at its end
         for handler in node.handlers:
             # `env` also has names that the body binds, even if its end is never reached
-            self.env = env | (joined(before, after) or before)
+            self.env = env | (joined_envs(before, after) or before)
             if handler.type is not None:
                 self.evaluate(handler.type)
             if handler.name:
                 # a result that no rule recognizes: an exception is neither a device nor a
                 # tensor
                 self.env[handler.name] = make_value("result", "exception")
-            after = joined(after, self._block(handler.body, self.env))
+            after = joined_envs(after, self._block(handler.body, self.env))
         # the body and all handlers return or raise: `finally` runs before that, and the next
         # statement is never reached
         if after is None:
@@ -364,7 +376,7 @@ class Interpreter(Inference):
                     self.evaluate(part)
             if case.guard is not None:
                 self.evaluate(case.guard)
-            after = joined(after, self._block(case.body, self.env))
+            after = joined_envs(after, self._block(case.body, self.env))
         return after
 
     def _delete(self, node: ast.Delete) -> Env:
@@ -384,9 +396,9 @@ class Interpreter(Inference):
         for alias in node.names:
             package = alias.name.split(".")[0]
             # even without `as`, because the call records that this module imports a.b
-            value = self.imported(alias.name, self.module)
+            value = self.value_of_import(alias.name, self.module)
             if not alias.asname:
-                value = self.imported(package, self.module)
+                value = self.value_of_import(package, self.module)
             self._bind_name(alias.asname or package, value)
         return self.env
 
@@ -394,12 +406,12 @@ class Interpreter(Inference):
         """Interprets `from a import b`, which binds `b`. For `from a import *`, only records the module `a`; later,
         `global_value` looks up names in this module.
         """
-        origin = origin_of(node, self.module)
+        origin = absolute_module_name(node, self.module)
         for alias in node.names:
             if alias.name == "*":
-                self.add_to_cell((self.module, "*"), self.imported(origin, self.module))
+                self.add_to_cell((self.module, "*"), self.value_of_import(origin, self.module))
             else:
-                value = self.imported_from(origin, alias.name, self.module)
+                value = self.value_of_from_import(origin, alias.name, self.module)
                 self._bind_name(alias.asname or alias.name, value)
         return self.env
 
@@ -518,12 +530,12 @@ class Interpreter(Inference):
         bases = list(map(self.evaluate, node.bases))
         for keyword in node.keywords:
             self.evaluate(keyword.value)
-        # the values of the bases may have changed since the last reading, because the module of a
-        # base may have been read in the meantime
+        # the values of the bases may have changed since this class was last interpreted, because the module of a base
+        # may have been interpreted in the meantime
         if bases != cls.bases:
-            cls.inherit(bases)
+            cls.set_bases(bases)
             for base in cls.direct_bases():
-                self.unite(cls, base)
+                self.unite_families(cls, base)
         # the names that the body binds are attributes of the class; its methods do not see them
         # as names
         outer, env = self.current_class, self.env
@@ -586,7 +598,7 @@ class Interpreter(Inference):
             items = (
                 atom.subject
                 if has_item_for_each
-                else [self.iterate(value_of(atom))] * len(targets)
+                else [self.value_of_items(value_of(atom))] * len(targets)
             )
             # each target gets the union of its items in all possible values
             target_values = list(map(union, target_values, items))
@@ -644,7 +656,7 @@ class Interpreter(Inference):
             return value
         # builtins come after the module's own names, which may hide them
         if node.id in _BUILTINS:
-            return self.foreign(f"builtins.{node.id}")
+            return self.foreign_value(f"builtins.{node.id}")
         # the name may come from `from m import *`
         return self.global_value(self.module, node.id) or UNKNOWN
 
@@ -678,7 +690,7 @@ class Interpreter(Inference):
             pattern += str(part.value) if isinstance(part, ast.Constant) else "*"
         # for the rules, as in `_constant`: whether a test has shown that there is a GPU
         node.has_gpu = not self.env[GPU]  # type: ignore[attr-defined]
-        return filled_text(pattern, node)
+        return value_of_filled_text(pattern, node)
 
     def _attribute(self, node: ast.Attribute) -> Value:
         """Returns the value of `x.name`."""
@@ -698,13 +710,13 @@ class Interpreter(Inference):
         invocation = Invocation(self, node, values, keywords, self.function, has_gpu)
         callee = self.evaluate(node.func)
         if not isinstance(node.func, ast.Attribute):
-            return invocation.of_value(callee)
+            return invocation.results_of(callee)
         # a method call: `x` in `x.f()` has been evaluated as part of `x.f`
         owner = inferred(node.func.value)
         # None has no such methods: if the call does not raise an error, the object is not None
         if len(owner) > 1:
             owner -= NONE
-        return union(*[invocation.of_method(atom, node.func.attr) for atom in owner])
+        return union(*[invocation.results_of_method(atom, node.func.attr) for atom in owner])
 
     def _subscript(self, node: ast.Subscript) -> Value:
         """Returns the value of `x[index]`."""
@@ -736,7 +748,7 @@ class Interpreter(Inference):
             case "device" | "none" | "int" | "float" | "bool":
                 return NOTHING  # Python raises an error: these have no items
             case "instance":
-                return self.item_of(atom)
+                return self.value_of_subscript(atom)
         return UNKNOWN
 
     def _operation(self, node: ast.BinOp) -> Value:
@@ -760,14 +772,14 @@ class Interpreter(Inference):
             # `"cuda:%d" % i` may be the name of a device; the result of any other operation may
             # be any string
             is_filled = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
-            return filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
+            return value_of_filled_text(pattern_of(node.left), node) if is_filled else STR  # type: ignore[union-attr]
         # the case of two Python numbers is handled above, so at least one side may be a NumPy
         # array
         if is_only(left, _HOST_NUMBERS) and is_only(right, _HOST_NUMBERS):
             return ARRAY
         # `[a] + [b]` has the items of both lists, and `[a] * 2` those of the only list
         if is_only(left, ("list", "tuple")) and is_only(right, ("list", "tuple", "int")):
-            items = (self.iterate(value) for value in (left, right) if value != INT)
+            items = (self.value_of_items(value) for value in (left, right) if value != INT)
             return self.list_of(node, union(*items))
         return UNKNOWN
 
@@ -780,7 +792,7 @@ class Interpreter(Inference):
         for part in node.values:
             values.append(self.evaluate(part))
             # in `x is not None and x.to(d)`, the right side runs only if the left side is true
-            self.env = narrowed(part, self.env, is_and)
+            self.env = env_after_test(part, self.env, is_and)
         self.env = env
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
 
@@ -803,7 +815,7 @@ class Interpreter(Inference):
             return BOOL
         if TENSOR in values:
             return TENSOR
-        if counts_gpus(node, self.full_name):
+        if is_gpu_count_test(node, self.full_name):
             return AVAILABLE
         if all(is_only(value, _HOST_NUMBERS) for value in values):
             return ARRAY if any(may_be(value, ("array",)) for value in values) else BOOL
@@ -817,9 +829,9 @@ class Interpreter(Inference):
         """
         env = self.env
         self.evaluate(node.test)
-        self.env = narrowed(node.test, env, True)
+        self.env = env_after_test(node.test, env, True)
         if_true = self.evaluate(node.body)
-        self.env = narrowed(node.test, env, False)
+        self.env = env_after_test(node.test, env, False)
         if_false = self.evaluate(node.orelse)
         self.env = env
         return union(if_true, if_false)
@@ -832,7 +844,7 @@ class Interpreter(Inference):
         """Returns the possible values of the elements that one item of a display such as `[x,
         *y]` adds to the list or set. Only `*y` may add several elements."""
         value = self.evaluate(item)
-        return self.iterate(value) if isinstance(item, ast.Starred) else value
+        return self.value_of_items(value) if isinstance(item, ast.Starred) else value
 
     def _tuple(self, node: ast.Tuple) -> Value:
         """Returns the value of `(x, y)`. A tuple display that contains a star, as in `(x, *y)`,
@@ -861,11 +873,11 @@ class Interpreter(Inference):
         # the variables of a comprehension are not visible outside it
         env, self.env = self.env, dict(self.env)
         for generator in node.generators:
-            items = self.iterate(self.evaluate(generator.iter))
+            items = self.value_of_items(self.evaluate(generator.iter))
             self.bind(generator.target, items, is_inner=True)
             for test in generator.ifs:
                 self.evaluate(test)
-                self.env = narrowed(test, self.env, True)
+                self.env = env_after_test(test, self.env, True)
         if isinstance(node, ast.DictComp):
             self.evaluate(node.key)
             value = self.dict_of(node, self.evaluate(node.value))
@@ -884,10 +896,13 @@ class Interpreter(Inference):
         """Returns the value of `*x` or `await x`, which is assumed to be the value of `x`."""
         return self.evaluate(node.value)
 
-    def _yield(self, node: ast.Yield) -> Value:
-        """Adds the value to the items of the generator. The expression itself returns whatever
-        `send` passes in, so its value may be anything."""
+    def _yield(self, node: ast.Yield | ast.YieldFrom) -> Value:
+        """Adds the value of `yield x`, or the items of `x` in `yield from x`, to the items of the generator. The
+        expression itself returns whatever `send` passes in, or the other generator returns, so its value may be
+        anything."""
         value = self.evaluate(node.value) if node.value else NONE
+        if isinstance(node, ast.YieldFrom):
+            value = self.value_of_items(value)
         if self.function is not None:
             # a loop over the generator binds its variable to this value
             self.add_to_cell(("items", (self.function, "yield")), value)
@@ -940,6 +955,7 @@ class Interpreter(Inference):
         ast.While: _while,
         ast.With: _with,
         ast.Yield: _yield,
+        ast.YieldFrom: _yield,
     }
     if hasattr(ast, "TryStar"):  # from Python 3.11 on
         _METHODS[ast.TryStar] = _try

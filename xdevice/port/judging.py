@@ -67,15 +67,15 @@ HIDDEN_ARGUMENTS: Final = left_open(
 OTHER_ARGUMENTS: Final = left_open(
     "it has arguments that its neutral replacement does not accept", "XD166"
 )
-OF_STORAGE: Final = left_open(
+MAY_BE_STORAGE: Final = left_open(
     "it may be a storage, not a tensor; pass the device itself as map_location=", "XD162"
 )
-OTHER_GPU: Final = left_open(
+MAY_BE_OTHER_GPU: Final = left_open(
     "set_device may have chosen another GPU, but the replacement means the first one", "XD151"
 )
 
 
-OF_CUDA_STREAMS: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
+CUDA_HANDLE_NAMES: Final = {"cuda_stream", "cuda_event", "default_stream", "ExternalStream"}
 """The names of attributes whose values are CUDA's own handles, and of functions and classes that return CUDA's own
 streams. An object of `torch.cuda` and an object of PyTorch's vendor-neutral class are not equal, even if they stand for
 the same stream."""
@@ -104,7 +104,7 @@ class JudgedModule:
         self.goal = goal
         self.device_origins = device_origins
         self.source = module.source
-        self.segment = module.segment
+        self.source_text = module.source_text
         self.span = module.span
         self.nodes, self.parents = module.nodes, module.parents
         self.inference = inference
@@ -146,7 +146,7 @@ class JudgedModule:
         return self.goal.target == "xdevice" and len(self.frameworks) == 1
 
     @property
-    def available(self) -> str:
+    def gpu_test_text(self) -> str:
         """The source text of an expression that tests whether there is a GPU."""
         return (
             "xdevice.num_gpus() > 0"
@@ -155,7 +155,7 @@ class JudgedModule:
         )
 
     @property
-    def accelerator(self) -> str:
+    def accelerator_text(self) -> str:
         """The source text of an expression for the GPU without an index. On a machine without a
         GPU, the expression returns None, or a device on which no tensor can be created."""
         return (
@@ -165,7 +165,7 @@ class JudgedModule:
         )
 
     @property
-    def current_gpu(self) -> str:
+    def current_gpu_text(self) -> str:
         """The source text of an expression for the GPU that `set_device` has chosen: a device
         without an index, which means the current GPU in PyTorch. It is "" for a module that
         uses another framework, or several."""
@@ -176,12 +176,14 @@ class JudgedModule:
         )
 
     @property
-    def accelerator_name(self) -> str:
+    def accelerator_type_text(self) -> str:
         """The source text of an expression for the type of the current accelerator ("cuda" on
         CUDA). The value of the expression is a string that can be compared with the type of a
         device."""
         return (
-            "xdevice.native.gpu().type" if self.may_call_xdevice else f"str({self.accelerator})"
+            "xdevice.native.gpu().type"
+            if self.may_call_xdevice
+            else f"str({self.accelerator_text})"
         )
 
     def with_torch_name(self, text: str) -> str:
@@ -205,7 +207,7 @@ class JudgedModule:
         inside f-strings may be wrong."""
         try:
             # parsing the text at this position must result in the same node
-            again = ast.parse(self.segment(node), mode="eval").body
+            again = ast.parse(self.source_text(node), mode="eval").body
         except (SyntaxError, ValueError, IndexError):
             return False
         return ast.dump(again) == ast.dump(node)
@@ -258,7 +260,13 @@ class Use:
         return isinstance(self.parent, ast.Expr)
 
     @property
-    def called(self) -> str:
+    def is_behind_gpu_test(self) -> bool:
+        """Whether a test around the use has shown that there is a GPU. The interpreter stores this
+        on the nodes of calls and strings."""
+        return getattr(self.node, "has_gpu", False)
+
+    @property
+    def called_name(self) -> str:
         """The full name of the called function; "" for a use that is not a call."""
         return self.full_name(self.node.func) if isinstance(self.node, ast.Call) else ""
 
@@ -317,7 +325,7 @@ class Use:
         return (self.edit(*self.span(self.node.func), text),)
 
     @property
-    def renamed(self) -> Edits:
+    def renaming(self) -> Edits:
         """The edits that replace the name of the called function with the idiom's text."""
         return self.rename(self.idiom.text)
 
@@ -395,7 +403,7 @@ class Use:
         return match.end() - 1
 
 
-def text_of(node: ast.AST | None) -> str | None:
+def string_value(node: ast.AST | None) -> str | None:
     """Returns the value of a string literal; None for any other expression, or if `node` is
     None."""
     return (

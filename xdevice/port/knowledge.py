@@ -262,7 +262,7 @@ _RETURNING_SEVERAL: Final = {"LSTM", "GRU", "RNN", "MultiheadAttention", "LSTMCe
 """Layers that return several tensors."""
 _DATASETS: Final = ("torchvision.datasets", "mxnet.gluon.data.vision", "paddle.vision.datasets")
 
-BASES: Final = set(
+MODEL_BASES: Final = set(
     """
     torch.nn.Module torch.nn.Sequential paddle.nn.Layer mxnet.gluon.Block mxnet.gluon.HybridBlock
     mxnet.gluon.nn.Block mxnet.gluon.nn.HybridBlock mxnet.gluon.nn.Sequential mxnet.gluon.nn.HybridSequential
@@ -273,7 +273,13 @@ BASES: Final = set(
 """A class of the project that inherits from one of these classes is a model."""
 # how the full names of models begin that `.to(device)` moves in place; Keras models have no
 # such method
-IN_PLACE: Final = ("torch.nn.", "paddle.nn.", "torchvision.models.", "mxnet.gluon.", "gluoncv.")
+MOVED_IN_PLACE: Final = (
+    "torch.nn.",
+    "paddle.nn.",
+    "torchvision.models.",
+    "mxnet.gluon.",
+    "gluoncv.",
+)
 
 # data loaders, which make batches from the items of their first argument
 LOADERS: Final = {
@@ -360,7 +366,7 @@ DECORDS_ARRAY: Final = make_value("result", "decord.array")
 arrays."""
 
 
-def result(full_name: str) -> Value | None:
+def result_of_call(full_name: str) -> Value | None:
     """Returns the possible results of calling the function or class with this full name; None
     if it is in no table."""
     if full_name in _CALLS:
@@ -386,7 +392,7 @@ def result(full_name: str) -> Value | None:
     return None
 
 
-def output_of(full_name: str) -> Value | None:
+def output_of_model(full_name: str) -> Value | None:
     """Returns the possible results of calling a layer or model; None if they are not known. `full_name` is the full
     name of the class of the layer or model. For a model from a model zoo, `full_name` is the full name of the function
     that returned the model.
@@ -398,7 +404,7 @@ def output_of(full_name: str) -> Value | None:
         return None
     # the results of a base class such as `Module` are not known, but `Sequential` passes a
     # tensor through its layers
-    if full_name in BASES and not name.endswith("Sequential"):
+    if full_name in MODEL_BASES and not name.endswith("Sequential"):
         return None
     return TENSOR
 
@@ -408,4 +414,4 @@ def is_model(atom: Atom) -> bool:
     that inherits from a layer or model."""
     if atom.kind == "model":
         return True
-    return atom.kind == "instance" and not BASES.isdisjoint(atom.subject.foreign_bases)
+    return atom.kind == "instance" and not MODEL_BASES.isdisjoint(atom.subject.foreign_bases)

@@ -21,18 +21,18 @@ from typing import Any, Final, NamedTuple
 from . import lint_rules
 from .engine import Examined
 from .lint_rules import RULES
-from .report import column
+from .report import editor_column
 from .sites import Edit, Site
 from .sources import Cell, PythonModule, Source
 
 # `# xdevice: ignore[XD202, XD217]`, `# xdevice: off` and `# xdevice: on`; the second group is None if there are no
 # codes
 _COMMENT: Final = re.compile(r"#\s*xdevice:\s*(ignore|off|on)\b\s*(?:\[([^\]]*)\])?")
-_REPORTED: Final = re.compile(r"cuda\.|^\.cuda|CUDA|is_cuda|with_cuda")
+_REPORTED_IDIOMS: Final = re.compile(r"cuda\.|^\.cuda|CUDA|is_cuda|with_cuda")
 """Matches the names of idioms that lint reports as separate findings. `--fix` rewrites a use of such an idiom only if
 its own finding is to be fixed."""
 # matches the names of idioms for streams and events
-_STREAMS: Final = re.compile("stream|event", re.IGNORECASE)
+_STREAM_IDIOMS: Final = re.compile("stream|event", re.IGNORECASE)
 # matches our section of pyproject.toml. A regular expression, because Python 3.10 has no parser
 # for TOML
 _SECTION: Final = re.compile(r"""^\s*\[\s*["']?tool["']?\s*\.\s*["']?xdevice\b""", re.MULTILINE)
@@ -109,7 +109,7 @@ class Choice(NamedTuple):
         # `startswith` accepts a tuple, and is true for any of its prefixes
         if code.startswith(ignored):
             return False
-        return code.startswith(self.select) if self.select else RULES[code].on
+        return code.startswith(self.select) if self.select else RULES[code].is_default
 
     def needs_engine(self) -> bool:
         """Whether XD212 is selected. It is the only rule that needs the values of expressions
@@ -126,9 +126,9 @@ class Choice(NamedTuple):
         Raises:
             OptionError: if an option names a code that does not exist.
         """
-        selected = codes(select, "--select") if select else self.select
+        selected = parse_codes(select, "--select") if select else self.select
         return self._replace(
-            select=selected, ignore=(*self.ignore, *codes(ignore or "", "--ignore"))
+            select=selected, ignore=(*self.ignore, *parse_codes(ignore or "", "--ignore"))
         )
 
 
@@ -138,7 +138,7 @@ def _matches(path: str, glob: str) -> bool:
     return fnmatch.fnmatch(path, glob) or fnmatch.fnmatch(f"/{path}", f"*/{glob}")
 
 
-def codes(text: str, origin: str) -> tuple[str, ...]:
+def parse_codes(text: str, origin: str) -> tuple[str, ...]:
     """Returns the codes in `text`, which is the value of an option, of a setting or of a comment. The codes are
     separated by commas or spaces. Each is a whole code, or the prefix of several codes. The error message names
     `origin` as the source of the text.
@@ -158,7 +158,7 @@ def codes(text: str, origin: str) -> tuple[str, ...]:
 # the settings of a project
 
 
-def configure(root: Path) -> Choice:
+def read_settings(root: Path) -> Choice:
     """Returns the choice from the settings select, ignore and per-file-ignores in the section
     `[tool.xdevice]` of the nearest pyproject.toml, which is in `root` or in a folder above it.
     Returns an empty choice if there is no such section.
@@ -221,7 +221,7 @@ def _codes_of_setting(setting: Any, origin: str) -> tuple[str, ...]:
         raise OptionError(
             f"{origin}: expected a list of codes such as ['XD202'], got {setting!r}"
         )
-    return codes(" ".join(setting), origin)
+    return parse_codes(" ".join(setting), origin)
 
 
 # one file
@@ -236,9 +236,11 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     """
     # a dict by key, so that a finding in code that two tabs share is kept once
     chosen = {
-        finding.key: finding for module in source.modules for finding in _chosen(module, choice)
+        finding.key: finding
+        for module in source.modules
+        for finding in _selected_findings(module, choice)
     }
-    ignores = list(_ignores(source))
+    ignores = list(_ignore_comments(source))
     # `_is_ignored` marks comments that ignore a finding as used, so it must run before
     # `_unused_ignores`
     reported = [finding for finding in chosen.values() if not _is_ignored(finding, ignores)]
@@ -247,7 +249,7 @@ def findings(source: Source, choice: Choice) -> list[Finding]:
     return sorted(reported, key=lambda finding: finding.key)
 
 
-def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
+def _selected_findings(module: PythonModule, choice: Choice) -> Iterator[Finding]:
     """Yields the findings of the selected rules in one module, with their positions in the
     file."""
     source = module.source
@@ -258,38 +260,42 @@ def _chosen(module: PythonModule, choice: Choice) -> Iterator[Finding]:
         part: Any = hit.part
         end = (
             source.line_and_cell(node.end_lineno)[0],
-            column(source, node.end_lineno, node.end_col_offset),
+            editor_column(source, node.end_lineno, node.end_col_offset),
         )
         # the lines on which a comment ignores the finding, and of which one must be new for --diff
         first, last = _statement_lines(node, module.parents)
         yield Finding(
             source.path,
-            *_start(source, node),
+            *_start_in_file(source, node),
             hit.code,
             hit.text,
             text=" ".join(source.line_text(node.lineno).split()),
             end=end,
             cell=source.line_and_cell(node.lineno)[1],
             lines=range(source.line_and_cell(first)[0], source.line_and_cell(last)[0] + 1),
-            part=_span(part),
-            guard=(source.path, _start(source, hit.guard)) if hit.guard is not None else None,
-            guarded_spans=tuple(map(_span, hit.guarded)),
+            part=_span_in_text(part),
+            guard=(source.path, _start_in_file(source, hit.guard))
+            if hit.guard is not None
+            else None,
+            guarded_spans=tuple(map(_span_in_text, hit.guarded)),
         )
-    module.release()
+    module.free_nodes()
 
 
-def _span(node: Any) -> tuple[Place, Place]:
+def _span_in_text(node: Any) -> tuple[Place, Place]:
     """Returns the start and the end of a node, as positions in `Source.text`. Lines count from 1, and columns count
     from 0, in bytes.
     """
     return (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
 
 
-def _start(source: Source, node: Any) -> Place:
+def _start_in_file(source: Source, node: Any) -> Place:
     """Returns the start of a node, as a position in the file. Lines and columns count from 1; columns are in
     characters.
     """
-    return source.line_and_cell(node.lineno)[0], column(source, node.lineno, node.col_offset)
+    return source.line_and_cell(node.lineno)[0], editor_column(
+        source, node.lineno, node.col_offset
+    )
 
 
 def grouped_by_test(findings: Iterable[Finding]) -> list[Finding]:
@@ -351,7 +357,7 @@ def with_fixes(findings: Iterable[Finding], examined: Examined) -> Iterator[Find
     sources = {source.path: source for source in examined.sources if not source.tokens}
     for finding in findings:
         source = sources.get(finding.path)
-        site = _site_of(finding, examined, source) if source is not None else None
+        site = _fixing_site(finding, examined, source) if source is not None else None
         if source is not None and site is not None:
             edits = sorted({*site.edits} | examined.import_edits(source, [site]))
             finding = replace(finding, fix=tuple(_change(source, edit) for edit in edits))
@@ -367,15 +373,15 @@ def _position(source: Source, offset: int) -> Place:
     """Returns the line and the column of an offset. Both count from 1; the column is in
     characters."""
     line, col = source.position(offset)
-    return line, column(source, line, col)
+    return line, editor_column(source, line, col)
 
 
-def _site_of(finding: Finding, examined: Examined, source: Source) -> Site | None:
+def _fixing_site(finding: Finding, examined: Examined, source: Source) -> Site | None:
     """Returns the site whose edits fix a finding; None if there is no such site. The site may begin or end at the same
     position as the finding. Otherwise, an edit of the site replaces the finding together with the code around it, as in
     `"cuda" if torch.cuda.is_available() else "cpu"`.
     """
-    if finding.code not in lint_rules.BY_PORT:
+    if finding.code not in lint_rules.FIXED_BY_PORT:
         return None
     first, last = finding.part
     start, end = source.offset(*first), source.offset(*last)
@@ -406,7 +412,7 @@ def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source,
     for source in examined.sources:
         chosen = by_path.get(source.path, [])
         # for each finding, the site whose edits fix it, or None
-        site_of = {finding: _site_of(finding, examined, source) for finding in chosen}
+        site_of = {finding: _fixing_site(finding, examined, source) for finding in chosen}
         sites = [site for site in site_of.values() if site is not None]
         # inner tests first, because an outer test must stay if an inner test stays
         for finding in reversed(chosen):
@@ -418,10 +424,10 @@ def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source,
             for site in examined.sites_of(source)
             if site.verdict == "rewritten" and site not in sites
         ]
-        if any(_STREAMS.search(site.idiom) for site in staying):
-            sites = [site for site in sites if not _STREAMS.search(site.idiom)]
+        if any(_STREAM_IDIOMS.search(site.idiom) for site in staying):
+            sites = [site for site in sites if not _STREAM_IDIOMS.search(site.idiom)]
         if sites:
-            new[source] = examined.rewrite(source, sites)
+            new[source] = examined.rewritten(source, sites)
     return new
 
 
@@ -448,7 +454,7 @@ def _complete_sites(
     unreported = [
         site
         for site in inside
-        if site.verdict == "rewritten" and not _REPORTED.search(site.idiom)
+        if site.verdict == "rewritten" and not _REPORTED_IDIOMS.search(site.idiom)
     ]
     # vendor-specific sites that are not rewritten
     staying = [
@@ -482,7 +488,7 @@ class _Ignore:
     used: bool = False  # whether it has ignored a finding
 
 
-def _ignores(source: Source) -> Iterator[_Ignore]:
+def _ignore_comments(source: Source) -> Iterator[_Ignore]:
     """Yields the comments in a file by which findings are ignored, each with the lines to which it
     applies.
 
@@ -498,7 +504,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
         ignore = _Ignore(
             range(shown_line, shown_line + 1),
             cell,
-            codes(match[2] or "", f"{source.path}:{shown_line}"),
+            parse_codes(match[2] or "", f"{source.path}:{shown_line}"),
         )
         # `off` applies up to the next `on`, or to the end of the file
         if match[1] == "ignore":
@@ -509,7 +515,7 @@ def _ignores(source: Source) -> Iterator[_Ignore]:
             yield replace(opened, lines=range(opened.lines.start, shown_line + 1))
             opened = None
     if opened is not None:
-        last, _ = source.line_and_cell(len(source.starts))
+        last, _ = source.line_and_cell(len(source.line_starts))
         yield replace(opened, lines=range(opened.lines.start, last + 1))
 
 
@@ -578,7 +584,7 @@ def _may_be_unused(ignore: _Ignore, choice: Choice, path: str) -> bool:
     return all(
         choice.reports(code, path)
         for code, rule in RULES.items()
-        if (code.startswith(ignore.codes) if ignore.codes else rule.on)
+        if (code.startswith(ignore.codes) if ignore.codes else rule.is_default)
     )
 
 
@@ -591,7 +597,7 @@ def _baseline_key(finding: Finding) -> tuple[str, str, str]:
     return finding.path, finding.code, finding.text
 
 
-def baseline(findings: Iterable[Finding]) -> str:
+def baseline_text(findings: Iterable[Finding]) -> str:
     """Returns the text of a file for `--baseline`, which contains the number of findings for
     each key."""
     counts = Counter(map(_baseline_key, findings))

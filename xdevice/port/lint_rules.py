@@ -26,10 +26,10 @@ _Check = Callable[["_View", Any], Found]
 
 
 class Rule(NamedTuple):
-    """The meaning of a code (`text`), and whether its rule runs by default (`on`)."""
+    """The meaning of a code (`text`), and whether its rule runs by default (`is_default`)."""
 
     text: str
-    on: bool
+    is_default: bool
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -70,7 +70,7 @@ _CUDA_NAME: Final = re.compile(
 )
 """Matches the full names of CUDA-only functions, classes and modules."""
 
-BY_PORT: Final = {"XD202", "XD217", "XD218", "XD219"}
+FIXED_BY_PORT: Final = {"XD202", "XD217", "XD218", "XD219"}
 """The codes of findings that disappear if `port` rewrites the expression. The edits of `port`
 do not fix findings with other codes."""
 
@@ -95,7 +95,7 @@ _TAKE_A_DEVICE: Final = {
     "jax.local_devices",
 }
 # keyword arguments whose value is a device
-_KEYWORDS: Final = {"device", "device_type", "map_location", "place", "ctx"}
+_DEVICE_KEYWORDS: Final = {"device", "device_type", "map_location", "place", "ctx"}
 # names of variables and attributes that are assumed to be devices, so that their `.type` is the type of a device
 _DEVICE_NAMES: Final = {"device", "context", "ctx", "place"}
 # methods that read a tensor on the host
@@ -145,7 +145,7 @@ _FRAMEWORKS: Final = {"torch", "tensorflow", "mxnet", "paddle", "jax"}
 # TensorRT runs only on NVIDIA's GPUs
 _TENSORRT: Final = re.compile("tensorrt|trt", re.IGNORECASE)
 # the paths of test files
-_TESTS: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
+_TEST_FILE: Final = re.compile(r"(?:^|/)(?:tests?/|test_[^/]*$|conftest\.py$)|_test\.py$")
 _GUARDED: Final = {"XD202", "XD217", "XD218", "XD219", "XD403"}
 """The codes of findings that are merged into the finding for the test that guards them."""
 # codes that are reported as XD403 in test files
@@ -173,7 +173,7 @@ class Hit:
 def hits(module: PythonModule) -> Iterator[Hit]:
     """Yields the findings of all rules in a module, in no particular order."""
     view = _View(module)
-    is_test = _TESTS.search(module.source.path) is not None
+    is_test = _TEST_FILE.search(module.source.path) is not None
     all_hits: list[Hit] = []
     for node in view.nodes:
         for rule in _BY_TYPE.get(type(node), ()):
@@ -300,7 +300,7 @@ def _hard_coded(view: _View, call: ast.Call) -> Found:
     """Yields XD202 for an argument that is a string literal and names a device, unless the call
     is in a branch whose test mentions devices."""
     name = view.full_name(call.func)
-    devices = [keyword.value for keyword in call.keywords if keyword.arg in _KEYWORDS]
+    devices = [keyword.value for keyword in call.keywords if keyword.arg in _DEVICE_KEYWORDS]
     # `x.to("cuda")`, but not a module's function `to`
     if not name and _method(call) == "to":
         devices += call.args[:1]
@@ -342,7 +342,7 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
             if not tells_vendors_apart(call, view.parents):
                 yield "XD218", f"`.cuda()` is CUDA-only; use {ROWS['x.cuda()'].advice}"
             if (
-                _is_bare(call)
+                _has_no_arguments(call)
                 and view.words & _FOR_SEVERAL_GPUS
                 and "set_device" not in view.words
             ):
@@ -353,7 +353,7 @@ def _cuda_method(view: _View, call: ast.Call) -> Found:
                 )
 
 
-def _is_bare(call: ast.Call) -> bool:
+def _has_no_arguments(call: ast.Call) -> bool:
     """Whether a call has no arguments."""
     return not call.args and not call.keywords
 
@@ -390,7 +390,7 @@ def _waits_for_one_gpu(view: _View, call: ast.Call) -> Found:
     """Yields XD207 for `torch.cuda.synchronize()` in a module that seems to use several
     GPUs."""
     if (
-        _is_bare(call)
+        _has_no_arguments(call)
         and view.full_name(call.func) in _SYNCHRONIZE
         and view.words & _FOR_SEVERAL_GPUS
     ):
@@ -522,7 +522,8 @@ def _is_annotation(view: _View, node: ast.AST) -> bool:
     parent = view.parents[node]
     while isinstance(parent, ast.Subscript | ast.BinOp | ast.Tuple):
         node, parent = parent, view.parents[parent]
-    return isinstance(parent, ast.arg | ast.AnnAssign) and parent.annotation is node
+    # the type of a parameter or variable, or the type that a function returns
+    return node in (getattr(parent, "annotation", None), getattr(parent, "returns", None))
 
 
 def _compare(view: _View, node: ast.Compare) -> Found:
@@ -670,7 +671,7 @@ def _default_device(view: _View, function: ast.FunctionDef | ast.AsyncFunctionDe
 def _pinned(view: _View, call: ast.Call) -> Found:
     """Yields XD224 for `x.pin_memory()`, unless the call is in a branch whose test mentions
     devices."""
-    if _method(call) == "pin_memory" and _is_bare(call) and not view.is_guarded(call):
+    if _method(call) == "pin_memory" and _has_no_arguments(call) and not view.is_guarded(call):
         yield (
             "XD224",
             f"`.pin_memory()` fails without an accelerator; first check {ROWS['torch.cuda.is_available'].advice}",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 
 from . import rules_of_words
 from .idioms import Idiom
-from .judging import OF_STORAGE, Edits, Judgement, Use, left_open, proven, text_of
+from .judging import MAY_BE_STORAGE, Edits, Judgement, Use, left_open, proven, string_value
 from .knowledge import framework_of
 from .rules import Judged, JudgedSites
 from .rules_of_calls import needs_no_brackets
@@ -17,7 +17,7 @@ from .values import AVAILABLE, DEVICES, inferred, is_only
 from .words import ROWS
 
 # the full names of functions for one vendor's devices begin like this
-_VENDORS: Final = (
+_VENDOR_PREFIXES: Final = (
     "torch.cuda.",
     "torch.xpu.",
     "torch.npu.",
@@ -32,7 +32,7 @@ _TAKE_DEVICES: Final = {
     "torch.set_default_device",
     "torch.get_device_module",
 }
-_ON_DEVICE: Final = {"device", "map_location"}
+_DEVICE_KEYWORDS: Final = {"device", "map_location"}
 """PyTorch's keyword arguments whose value may be a device or the name of a device."""
 # the two forms of a literal in which "cuda" can be replaced: a string such as "cuda:1", and an
 # f-string that begins like f"cuda:..."
@@ -52,21 +52,21 @@ class NeutralSites(JudgedSites):
         """Judges a method call. Returns None if the call is not a use of a device. All methods of
         PyTorch except `.cuda()` work on any device."""
         judged = super()._judge_method(use, full_name)
-        if judged is None or judged[1] is OF_STORAGE or judged[1].verdict == "not a device":
+        if judged is None or judged[1] is MAY_BE_STORAGE or judged[1].verdict == "not a device":
             return judged
         # .to() and .cpu() work on any device
         if use.method != "cuda":
             return use, _NEUTRAL
         if "torch" not in self.frameworks:
             return use, left_open("only PyTorch has a neutral replacement for this", "XD155")
-        return use, rules_of_words.move(use)
+        return use, rules_of_words.judge_cuda_method(use)
 
     def _judge_listed_call(self, use: Use, full_name: str) -> Judgement:
         """Judges a call of a name that is in the table of calls, but not in the table of
         `words`."""
         if full_name == "torch.device":
             return self._judge_torch_device(use)
-        if full_name.startswith(_VENDORS):
+        if full_name.startswith(_VENDOR_PREFIXES):
             return left_open(use.idiom.why)
         names_gpu = any(map(_names_gpu, use.arguments))
         # such as mxnet.Context("gpu")
@@ -90,13 +90,13 @@ class NeutralSites(JudgedSites):
         """Judges `torch.device("cuda")`, which is replaced as a whole. With any other argument,
         the call is neutral; a string in it that names CUDA is a separate site."""
         argument = use.only_argument
-        if argument is None or text_of(argument) != "cuda":
+        if argument is None or string_value(argument) != "cuda":
             return _NEUTRAL
-        text = self.accelerator
+        text = self.accelerator_text
         # on a machine without an accelerator, the value of the new text is None, so `or
         # torch.device("cpu")` is added. In a comparison, it is not added, because the
         # comparison would then be true for a tensor on the CPU
-        if not rules_of_words.has_gpu(use) and not isinstance(use.parent, ast.Compare):
+        if not use.is_behind_gpu_test and not isinstance(use.parent, ast.Compare):
             text = f'{text} or {self.torch_name}.device("cpu")'
             text = text if needs_no_brackets(use) else f"({text})"
         why = "names the current accelerator"
@@ -106,7 +106,7 @@ class NeutralSites(JudgedSites):
         """Judges a keyword argument such as `device=x`. Returns None if the call has its own rule. Also returns None
         for strings other than "cpu": a string that names CUDA is a separate site."""
         judged = super()._judge_keyword(node)
-        if judged is None or text_of(node.value) not in (None, "cpu"):
+        if judged is None or string_value(node.value) not in (None, "cpu"):
             return None
         use, judgement = judged
         # if `--to xdevice` would rewrite the argument, it is a device or None, which PyTorch accepts on any accelerator
@@ -133,11 +133,11 @@ class NeutralSites(JudgedSites):
         use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
         if self._is_compared(node):
             # the type of an accelerator has no index, so it cannot replace "cuda:1"
-            if text_of(node) != "cuda":
+            if string_value(node) != "cuda":
                 return use, left_open(
                     "the string has an index, but the neutral replacement in comparisons has none"
                 )
-            edits = use.replace(self.accelerator_name)
+            edits = use.replace(self.accelerator_type_text)
             return use, proven("the type of the current accelerator", edits, since="2.6")
         # if the call is itself a site, the string is rewritten together with the call
         place = self._place_of(node)
@@ -148,7 +148,7 @@ class NeutralSites(JudgedSites):
         "cuda:{}": the operation with `%`, or the call of `format`. Returns None for any other
         string."""
         parent = self.parents.get(node)
-        match text_of(node), parent:
+        match string_value(node), parent:
             case "cuda:%d" | "cuda:%s", ast.BinOp(op=ast.Mod(), left=left) if left is node:
                 return parent
             case "cuda:{}", ast.Attribute(attr="format"):
@@ -164,12 +164,12 @@ class NeutralSites(JudgedSites):
         None."""
         if place == "elsewhere":
             return left_open("the string names CUDA, but its use is not known", "XD165")
-        accelerator = self.accelerator
-        segment = self.segment(use.node).encode()
+        accelerator = self.accelerator_text
+        segment = self.source_text(use.node).encode()
         why = "names the current accelerator"
         # "cuda" alone is replaced by the device or, where the device may be missing, by the type of the device
-        if text_of(use.node) == "cuda":
-            text = accelerator if place == "device" else rules_of_words.device_type(use)
+        if string_value(use.node) == "cuda":
+            text = accelerator if place == "device" else rules_of_words.device_type_text(use)
             return proven(why, use.replace(text), since="2.6")
         # from here on, only the "cuda" in "cuda:1", f"cuda:{i}", "cuda:%d" or "cuda:{}" is replaced
         if (
@@ -183,7 +183,7 @@ class NeutralSites(JudgedSites):
         quote = segment.index(b"cuda") - 1
         # on a machine without an accelerator, the text would be "None:0", so `or "cpu"` is added. Its quotes must
         # differ from those of the literal
-        if place != "device" and not rules_of_words.has_gpu(use):
+        if place != "device" and not use.is_behind_gpu_test:
             inner_quote = "'" if segment[quote : quote + 1] == b'"' else '"'
             accelerator = f"{accelerator} or {inner_quote}cpu{inner_quote}"
         start = use.start + quote + 1  # of the text "cuda"
@@ -217,7 +217,7 @@ class NeutralSites(JudgedSites):
             name = self.full_name(call.func)
             is_move = isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda")
             if isinstance(parent, ast.keyword):
-                takes_device = parent.arg in _ON_DEVICE and (
+                takes_device = parent.arg in _DEVICE_KEYWORDS and (
                     is_move or framework_of(name) == "torch"
                 )
             else:
@@ -229,7 +229,7 @@ class NeutralSites(JudgedSites):
                     return "text"
             if takes_device:
                 return "device"
-            if name in rules_of_words.WITH_DEVICES:
+            if name in rules_of_words.JUDGED_BY_ARGUMENT:
                 return "a site"
         # `"cuda" if torch.cuda.is_available() else "cpu"`
         is_choice = (

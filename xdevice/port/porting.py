@@ -39,7 +39,7 @@ def import_edits(
         # them
         name = backend or (min(frameworks) if len(frameworks) == 1 else None)
         # a line that several tabs share must be right in each tab, so it names no framework
-        name = None if _is_shared(source, line, module.tab) else name
+        name = None if _is_shared_line(source, line, module.tab) else name
         lines = _lines_to_insert(module, sites_of_module, name)
         if not lines:
             continue
@@ -66,7 +66,7 @@ def _lines_to_insert(module: PythonModule, sites: list[Site], backend: str | Non
     # if a program imports xdevice already, it is assumed to select its backend itself
     if "xdevice." in written and not _has_import(module.tree, "xdevice"):
         # without this line, `set_backend` would enable NumPy's semantics, which the program does not use
-        if backend == "mxnet" and not _sets_semantics(module.tree):
+        if backend == "mxnet" and not _enables_numpy_semantics(module.tree):
             lines += ["import os", _KEEP_MX_ND]
         lines.append("import xdevice")
         if backend is not None:
@@ -79,7 +79,7 @@ def _lines_to_insert(module: PythonModule, sites: list[Site], backend: str | Non
 _CUDA_MODULE: Final = re.compile(r"torch\.cuda(\.|$)")
 
 
-def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
+def unused_import_edits(module: PythonModule, edits: set[Edit]) -> set[Edit]:
     """Returns the edits that remove imports from `torch.cuda` if `edits` rewrite all uses of
     the imported names. The result is empty for the `__init__.py` of a package."""
     # other modules may import these names from the `__init__.py` of a package
@@ -100,7 +100,7 @@ def unused_imports(module: PythonModule, edits: set[Edit]) -> set[Edit]:
                 if _is_unused(module, alias.asname or alias.name, edits)
             }
             if gone:
-                removed.add(_without(module, node, gone, parents))
+                removed.add(_removal_edit(module, node, gone, parents))
     return removed
 
 
@@ -121,7 +121,7 @@ def _is_unused(module: PythonModule, name: str, edits: set[Edit]) -> bool:
     return bool(uses) and is_rewritten and name not in texts
 
 
-def _without(
+def _removal_edit(
     module: PythonModule,
     node: ast.ImportFrom,
     gone: set[ast.alias],
@@ -156,7 +156,7 @@ _KEEP_MX_ND: Final = 'os.environ.setdefault("XDEVICE_MXNET_NP", "0")'
 `set_backend("mxnet")` enables NumPy's semantics."""
 
 
-def _sets_semantics(tree: ast.Module) -> bool:
+def _enables_numpy_semantics(tree: ast.Module) -> bool:
     """Whether an MXNet program enables NumPy's semantics, either with `set_np`, or by importing
     d2l, which calls `set_np`."""
     for node in ast.walk(tree):
@@ -203,7 +203,7 @@ def _is_from_future(node: ast.stmt) -> bool:
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
-def _is_shared(source: Source, line: int, tab: str | None) -> bool:
+def _is_shared_line(source: Source, line: int, tab: str | None) -> bool:
     """Whether `tab` shares a line of a page of d2l with other tabs. False in other files, for which
     `tab` is None."""
     # the last cell that begins at or before the line

@@ -10,7 +10,7 @@ Progress = Callable[[str, int, int], None]
 the total amount, as in ("reading", 12, 476)."""
 
 
-def unseen(step: str, done: int, total: int) -> None:
+def no_progress(step: str, done: int, total: int) -> None:
     """Does nothing. This is the `Progress` for callers that do not want a progress bar."""
 
 
@@ -27,7 +27,7 @@ def shown_on_terminal() -> Iterator[Progress]:
     console = Console(stderr=True)
     # not `console.is_terminal`, which is true of a pipe if FORCE_COLOR is set, as Jupyter does
     if not console.file.isatty():
-        yield unseen
+        yield no_progress
         return
     # transient: the bar is erased at the end, so that only the command's own output stays
     with Bars(console=console, transient=True) as bars:

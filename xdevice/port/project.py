@@ -138,7 +138,7 @@ class Class:
             cls = cls.united_with
         return cls
 
-    def inherit(self, bases: Sequence[Value]) -> None:
+    def set_bases(self, bases: Sequence[Value]) -> None:
         """Sets the bases, and updates the lineages of this class and its subclasses. This
         method is called again when more is known about the bases."""
         self.bases = bases
@@ -239,7 +239,7 @@ class Project:
             if module.path.suffix == ".py":
                 self._by_last_name.setdefault(module.name.split(".")[-1], []).append(module)
 
-    def find(self, name: str, importer: PythonModule) -> PythonModule | None:
+    def find_module(self, name: str, importer: PythonModule) -> PythonModule | None:
         """Returns the module to which `import name` refers in the module `importer`. This is a
         module in the same folder, else a module with that full name, else the only module with a
         path that ends with that name. Returns None for a framework or a module outside the project,
@@ -259,7 +259,7 @@ class Project:
         return choice[0] if len(choice) == 1 else None
 
 
-def origin_of(node: ast.ImportFrom, importer: PythonModule) -> str:
+def absolute_module_name(node: ast.ImportFrom, importer: PythonModule) -> str:
     """Returns the full name of the module from which a `from` import takes names, such as `x` in `from ..x import y`.
     The import is in the module `importer`. Returns "" if the names come from the root folder.
     """
@@ -282,7 +282,7 @@ def imported_names(node: ast.AST, module: PythonModule) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
-        origin = origin_of(node, module)
+        origin = absolute_module_name(node, module)
         return [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
     return []
 

@@ -115,14 +115,14 @@ def _site(source: Source, site: Site) -> dict[str, Any]:
     end, _ = source.line_and_cell(site.end[0])
     return {
         "line": line,
-        "col": column(source, site.line, site.col),
-        "end": [end, column(source, *site.end)],
+        "col": editor_column(source, site.line, site.col),
+        "end": [end, editor_column(source, *site.end)],
         "cell": cell,
         **{name: getattr(site, name) for name in _COPIED_ATTRIBUTES},
     }
 
 
-def column(source: Source, line: int, col: int) -> int:
+def editor_column(source: Source, line: int, col: int) -> int:
     """Converts a column in a line of `Source.text` to the column that editors show. The argument `col` is in bytes and
     counts from 0; the result is in characters and counts from 1.
     """

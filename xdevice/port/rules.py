@@ -13,19 +13,19 @@ from .guards import guarded_by, is_chosen_by_release, tells_vendors_apart
 from .idioms import Idiom
 from .judging import (
     HIDDEN_ARGUMENTS,
+    MAY_BE_OTHER_GPU,
+    MAY_BE_STORAGE,
     NAMES_NO_VENDOR,
-    OF_STORAGE,
-    OTHER_GPU,
     JudgedModule,
     Judgement,
     Use,
     left_open,
     proven,
-    text_of,
+    string_value,
 )
 from .knowledge import SPELLING, framework_of
 from .project import SCOPES
-from .rules_of_calls import is_usual_choice
+from .rules_of_calls import is_cuda_or_cpu_choice
 from .sites import Site
 from .values import inferred, is_only, may_be
 
@@ -113,7 +113,7 @@ class JudgedSites(JudgedModule):
         if (
             parts
             and tells_vendors_apart(use.node, self.parents)
-            and not all(map(_only_chooses, parts))
+            and not all(map(_only_chooses_device, parts))
         ):
             return Judgement("neutral", "the code distinguishes between vendors on purpose")
         return None
@@ -158,7 +158,7 @@ class JudgedSites(JudgedModule):
             judgement.grade,
             judgement.why,
             end=(shown.end_lineno, shown.end_col_offset),
-            before=self.segment(shown),
+            before=self.source_text(shown),
             link=idiom.link or None,
             since=judgement.since,
             vendor=_vendor_of(use),
@@ -206,7 +206,7 @@ class JudgedSites(JudgedModule):
         # a function such as `try_gpu` that the project defines itself
         if (
             self.goal.target == "xdevice"
-            and name in idioms.HELPERS
+            and name in idioms.D2L_HELPERS
             and not framework_of(full_name)
             and not full_name.startswith("xdevice.")
         ):
@@ -235,7 +235,7 @@ class JudgedSites(JudgedModule):
         ):
             return None
         use = Use(self, node, _idiom_of_word(full_name))
-        return use, rules_of_words.word(use, row)
+        return use, rules_of_words.judge_word(use, row)
 
     def _judge_name(self, node: ast.Attribute | ast.Name) -> Judged | None:
         """Judges a CUDA-only name that is not called at this place, but is passed on or appears in
@@ -284,7 +284,7 @@ class JudgedSites(JudgedModule):
             return None
         # such as `tvm.cpu()` if a helper loads tvm, so that no import shows that tvm is a
         # module
-        if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.MODULES:
+        if isinstance(use.receiver, ast.Name) and use.receiver.id in idioms.DEVICE_MODULES:
             return None
         # `.to` and `.cpu` are common names, and concern devices only if the receiver is an
         # object of a framework
@@ -306,7 +306,7 @@ class JudgedSites(JudgedModule):
             )
         # a storage has `.cuda()`, but cannot be passed to `to_device`, and its `.to` takes no positional argument
         if may_be(receiver, ("storage",)):
-            return use, OF_STORAGE if use.method == "cuda" else NAMES_NO_VENDOR
+            return use, MAY_BE_STORAGE if use.method == "cuda" else NAMES_NO_VENDOR
         return use, _RULES[use.idiom.rule](use)
 
     # uses that are not calls
@@ -316,7 +316,7 @@ class JudgedSites(JudgedModule):
         arguments of a call that has its own rule.
         """
         call = self.parents.get(node)
-        if node.arg not in idioms.KEYWORDS or not isinstance(call, ast.Call):
+        if node.arg not in idioms.DEVICE_KEYWORDS or not isinstance(call, ast.Call):
             return None
         callee = self.full_name(call.func)
         # calls of the first two kinds have their own rules, which also judge the keyword
@@ -329,7 +329,7 @@ class JudgedSites(JudgedModule):
         ):
             return None
         use = Use(self, node, Idiom(f"{node.arg}=", "XD111", "keyword"))
-        text = text_of(node.value)
+        text = string_value(node.value)
         # the value is not a literal, so the device is chosen elsewhere; or it is a string that
         # is right on every machine
         if text is None or text.lower() in ("cpu", "auto", "meta"):
@@ -341,10 +341,11 @@ class JudgedSites(JudgedModule):
             )
         # after set_device, "cuda" means the GPU that was set, but xdevice.native.gpu() means the first GPU
         if self.sets_current_device and ":" not in text:
-            if not self.current_gpu:
-                return use, OTHER_GPU
+            if not self.current_gpu_text:
+                return use, MAY_BE_OTHER_GPU
             return use, proven(
-                "the GPU that set_device has chosen", use.replace(self.current_gpu, node.value)
+                "the GPU that set_device has chosen",
+                use.replace(self.current_gpu_text, node.value),
             )
         # the index is "" in a string without a colon
         edits = use.replace(f"xdevice.native.gpu({text.partition(':')[2]})", node.value)
@@ -355,12 +356,12 @@ class JudgedSites(JudgedModule):
         If the expression is an argument of `torch.device`, it is rewritten together with that call, and is not judged
         here.
         """
-        if not is_usual_choice(node, self.full_name) or "torch" not in self.frameworks:
+        if not is_cuda_or_cpu_choice(node, self.full_name) or "torch" not in self.frameworks:
             return None
         use = Use(self, node, Idiom('"cuda" if ... else "cpu"', "XD101", "choice"))
         # used as text, the new string may differ: it has no index, and it is not "cuda" for
         # GPUs of other vendors
-        if text_of(node.body) == "cuda:0" or not self.text_origins.isdisjoint(
+        if string_value(node.body) == "cuda:0" or not self.text_origins.isdisjoint(
             (node.body, node.orelse)
         ):
             return use, Judgement(
@@ -391,7 +392,7 @@ class JudgedSites(JudgedModule):
                     return use, left_open('no PyTorch device has the type "gpu"')
                 return use, proven(
                     "compares with the type of the current accelerator",
-                    use.replace(self.accelerator_name, literal),
+                    use.replace(self.accelerator_type_text, literal),
                     node.left,
                     since="2.6",
                 )
@@ -401,7 +402,9 @@ class JudgedSites(JudgedModule):
         """Judges an attribute such as `x.device`, whose value is a device or depends on a device. Returns None if
         nothing is known about `x`, or if `x` may be something else than an object of a framework, such as a module.
         """
-        if node.attr not in idioms.WHERE or not isinstance(node.ctx, ast.Load):
+        if node.attr not in idioms.DEVICE_DEPENDENT_ATTRIBUTES or not isinstance(
+            node.ctx, ast.Load
+        ):
             return None
         means = inferred(node.value)
         if may_be(means, (*_ON_NO_DEVICE, "instance", "result")) or not means:
@@ -417,7 +420,7 @@ class JudgedSites(JudgedModule):
             return None
         use = Use(self, node, Idiom(f".{node.attr}", "XD112", "attribute"))
         if node.attr == "is_cuda":
-            return use, rules_of_words.is_cuda(use)
+            return use, rules_of_words.judge_is_cuda(use)
         return use, Judgement("neutral", "only reads where a tensor is")
 
     def _judge_text(self, node: ast.expr) -> Judged | None:
@@ -429,9 +432,9 @@ class JudgedSites(JudgedModule):
             return judged
         parent = self.parents.get(node)
         # strings that are judged with the keyword argument or the choice around them
-        is_judged = (isinstance(parent, ast.keyword) and parent.arg in idioms.KEYWORDS) or (
-            isinstance(parent, ast.IfExp) and is_usual_choice(parent, self.full_name)
-        )
+        is_judged = (
+            isinstance(parent, ast.keyword) and parent.arg in idioms.DEVICE_KEYWORDS
+        ) or (isinstance(parent, ast.IfExp) and is_cuda_or_cpu_choice(parent, self.full_name))
         if is_judged or not any(_CUDA.match(str(atom.subject)) for atom in inferred(node)):
             return None
         use = Use(self, node, Idiom('"cuda"', "XD111", "text"))
@@ -439,7 +442,7 @@ class JudgedSites(JudgedModule):
 
     def _judge_nccl(self, node: ast.expr) -> Judged | None:
         """Judges the string "nccl". Returns None for any other string."""
-        if text_of(node) != "nccl":
+        if string_value(node) != "nccl":
             return None
         use = Use(self, node, Idiom('"nccl"', "XD153", "text"))
         return use, left_open(
@@ -453,13 +456,13 @@ class JudgedSites(JudgedModule):
         if use.node in self.text_origins:
             return left_open("the string is also used as text, which may change", "XD169")
         new_texts = {
-            "cuda": rules_of_words.device_type(use),
+            "cuda": rules_of_words.device_type_text(use),
             "cuda:0": "str(xdevice.native.try_gpu())",
         }
-        text = text_of(use.node)
+        text = string_value(use.node)
         if text not in new_texts or not self.may_call_xdevice:
             return left_open(
-                f"only CUDA has a device of this name; write {self.accelerator}", "XD165"
+                f"only CUDA has a device of this name; write {self.accelerator_text}", "XD165"
             )
         return proven(
             "the new string is the same on CUDA, and correct for GPUs with another name",
@@ -567,15 +570,15 @@ class JudgedSites(JudgedModule):
         )
 
 
-def _only_chooses(node: ast.AST) -> bool:
+def _only_chooses_device(node: ast.AST) -> bool:
     """Whether a statement or expression only chooses a device, or a string that names a device. Such code works for the
     devices of any vendor.
     """
     match node:
         case ast.Assign(value=value) | ast.Return(value=value):
-            return value is not None and _only_chooses(value)
+            return value is not None and _only_chooses_device(value)
         case ast.Call(args=[argument], keywords=[]):
-            return ast.unparse(node.func) == "torch.device" and _only_chooses(argument)
+            return ast.unparse(node.func) == "torch.device" and _only_chooses_device(argument)
     return isinstance(node, ast.Constant | ast.JoinedStr)
 
 
@@ -589,7 +592,7 @@ def _vendor_of(use: Use) -> str:
     node = use.node
     # the arguments of a call, the right side of a comparison, or the value of a keyword argument
     parts = use.arguments or getattr(node, "comparators", [getattr(node, "value", None)])
-    names = [use.idiom.name, *(text_of(part) or "" for part in parts)]
+    names = [use.idiom.name, *(string_value(part) or "" for part in parts)]
     for word in re.split(r"\W+", " ".join(names).lower()):
         if word in _VENDORS:
             return _VENDORS[word]

@@ -13,15 +13,15 @@ from typing import Final
 
 from .judging import (
     IDENTIFIED,
+    MAY_BE_OTHER_GPU,
     OTHER_ARGUMENTS,
-    OTHER_GPU,
     Edits,
     Judgement,
     Use,
     left_open,
     proven,
     safe,
-    text_of,
+    string_value,
 )
 from .knowledge import SPELLING
 from .values import DEVICES, NUMBERS, Value, inferred, is_device, is_number, is_only, may_be
@@ -61,7 +61,7 @@ def renamed(use: Use) -> Judgement:
     # d2l.numpy(x, y) is a mistake in the program, which its author has to correct
     if use.idiom.text == "xdevice.to_numpy" and use.only_argument is None:
         return left_open("to_numpy accepts exactly one argument", "XD166")
-    return proven(IDENTIFIED, use.renamed)
+    return proven(IDENTIFIED, use.renaming)
 
 
 def replaced(use: Use) -> Judgement:
@@ -128,16 +128,16 @@ def torch_device(use: Use) -> Judgement:
     if (
         not judgement.edits
         or _names_device_as_printed(argument)
-        or (text_of(argument) or "").lower().startswith("cpu")
+        or (string_value(argument) or "").lower().startswith("cpu")
     ):
         return judgement
-    return _judge_without_index(use, judgement, is_gpu=names_no_index(argument))
+    return _judge_without_index(use, judgement, is_gpu=names_gpu_without_index(argument))
 
 
 def _judge_single_argument(use: Use, argument: ast.expr) -> Judgement:
     """Judges `torch.device(argument)`, but does not yet consider that the printed text of the
     device may change."""
-    text = text_of(argument)
+    text = string_value(argument)
     # on any machine, tensors on "meta" have no memory
     if text == "meta":
         return Judgement("neutral", '"meta" is the same on every machine')
@@ -147,12 +147,12 @@ def _judge_single_argument(use: Use, argument: ast.expr) -> Judgement:
     if text is not None:
         name, _, index = text.partition(":")
         return proven(_A_TEXT, use.replace(f"{_native_function(name)}({index})"))
-    before, filled = _single_filling(use, argument)
+    before, filled = _fstring_parts(use, argument)
     if filled is not None and before == "cuda:":
         return _judge_by_index(
-            filled, use.replace(f"xdevice.native.gpu({use.module.segment(filled)})")
+            filled, use.replace(f"xdevice.native.gpu({use.module.source_text(filled)})")
         )
-    if isinstance(argument, ast.IfExp) and is_usual_choice(argument, use.full_name):
+    if isinstance(argument, ast.IfExp) and is_cuda_or_cpu_choice(argument, use.full_name):
         return proven(
             "a GPU if there is one", use.replace("xdevice.native.try_gpu()"), argument
         )
@@ -177,7 +177,7 @@ def _native_function(name: str) -> str:
     return "xdevice.native.cpu" if name.lower() == "cpu" else "xdevice.native.gpu"
 
 
-def is_usual_choice(node: ast.IfExp, full_name: Callable[[ast.AST], str]) -> bool:
+def is_cuda_or_cpu_choice(node: ast.IfExp, full_name: Callable[[ast.AST], str]) -> bool:
     """Whether an expression is `"cuda" if torch.cuda.is_available() else "cpu"`, or the same
     with "cuda:0". `full_name` returns the full name of an expression."""
     tests_for_gpu = isinstance(node.test, ast.Call) and full_name(node.test.func) in (
@@ -186,14 +186,14 @@ def is_usual_choice(node: ast.IfExp, full_name: Callable[[ast.AST], str]) -> boo
     )
     return (
         tests_for_gpu
-        and text_of(node.body) in ("cuda", "cuda:0")
-        and text_of(node.orelse) == "cpu"
+        and string_value(node.body) in ("cuda", "cuda:0")
+        and string_value(node.orelse) == "cpu"
     )
 
 
-def names_no_index(node: ast.AST) -> bool:
+def names_gpu_without_index(node: ast.AST) -> bool:
     """Whether an expression is a string that names a GPU without an index."""
-    return text_of(node) in ("cuda", "gpu", "mps", "xpu")
+    return string_value(node) in ("cuda", "gpu", "mps", "xpu")
 
 
 def _names_device_as_printed(node: ast.AST) -> bool:
@@ -203,7 +203,7 @@ def _names_device_as_printed(node: ast.AST) -> bool:
     """
     if isinstance(node, ast.IfExp):
         return _names_device_as_printed(node.body) and _names_device_as_printed(node.orelse)
-    text = text_of(node)
+    text = string_value(node)
     return isinstance(node, ast.JoinedStr) or (
         text is not None and (":" in text or text.lower() == "cpu")
     )
@@ -226,7 +226,7 @@ def _judge_without_index(use: Use, judgement: Judgement, is_gpu: bool) -> Judgem
         return (
             left_open("the device is turned into text, which would change", "XD169")
             if in_text
-            else OTHER_GPU
+            else MAY_BE_OTHER_GPU
         )
     root = use.node.func
     while isinstance(root, ast.Attribute):
@@ -251,7 +251,7 @@ def accelerator(use: Use) -> Judgement:
         return OTHER_ARGUMENTS
     # the program may rely on getting None on a machine without a GPU, unless a test around the
     # call excludes this case. The interpreter stores as `has_gpu` whether there is such a test
-    if not getattr(use.node, "has_gpu", False):
+    if not use.is_behind_gpu_test:
         return left_open(
             "without an accelerator, the result is None, and no test excludes this case",
             "XD170",
@@ -268,7 +268,7 @@ def device_with_index(use: Use) -> Judgement:
     The index may be left out."""
     if len(use.arguments) > 1 or not use.keywords.keys() <= {"device_id"}:
         return OTHER_ARGUMENTS
-    edits = use.renamed
+    edits = use.renaming
     if not use.arguments:
         return proven(IDENTIFIED, edits)
     # `device_id=` is removed, because the parameter of the new function has another name
@@ -296,7 +296,7 @@ def helper_scope(use: Use) -> Judgement:
             "d2l's TensorFlow helper returns a context manager, but the replacement returns a device",
             "XD164",
         )
-    return proven("used in a with statement, where a neutral device also works", use.renamed)
+    return proven("used in a with statement, where a neutral device also works", use.renaming)
 
 
 def scope(use: Use) -> Judgement:
@@ -305,9 +305,9 @@ def scope(use: Use) -> Judgement:
     raise an error instead. For a CPU in a `with` statement, the whole call is replaced by xdevice's
     device."""
     argument = use.only_argument
-    before, filled = _single_filling(use, argument)
+    before, filled = _fstring_parts(use, argument)
     # an f-string such as f"/GPU:{i}" is matched with 0 in place of the value
-    text = f"{before}0" if before.endswith(":") else text_of(argument)
+    text = f"{before}0" if before.endswith(":") else string_value(argument)
     match = re.fullmatch(r"/?(?:device:)?([CG]PU)(?::(\d+))?", text or "", re.IGNORECASE)
     # such as a name with the job and task of a cluster, or a name that is built at run time
     if match is None or argument is None:
@@ -315,7 +315,7 @@ def scope(use: Use) -> Judgement:
     native = _native_function(match[1])
     if filled is not None:
         return _judge_by_index(
-            filled, use.replace(f"{native}({use.module.segment(filled)})", argument)
+            filled, use.replace(f"{native}({use.module.source_text(filled)})", argument)
         )
     index = match[2] or ""
     if isinstance(use.parent, ast.withitem) and native == "xdevice.native.cpu":
@@ -323,7 +323,7 @@ def scope(use: Use) -> Judgement:
     return proven(_A_TEXT, use.replace(f"{native}({index})", argument))
 
 
-def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
+def _fstring_parts(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | None]:
     """For an f-string such as f"cuda:{i}", returns the text before the braces, and the expression
     in the braces. The expression can be copied elsewhere unchanged. Returns ("", None) for any
     other expression, for an f-string that formats the value, and if the braces contain a use of a
@@ -345,7 +345,7 @@ def _single_filling(use: Use, node: ast.expr | None) -> tuple[str, ast.expr | No
 def device_list(use: Use) -> Judgement:
     """Judges calls that return a list of devices. They are rewritten if the program uses only the length or the truth
     value of the list or, for `jax.devices`, only one item."""
-    name = text_of(use.only_argument)
+    name = string_value(use.only_argument)
     if name is None or name.lower() != "gpu":
         return left_open("lists devices in the framework's own way", "XD155")
     match use.parent:
@@ -372,7 +372,7 @@ def device_list(use: Use) -> Judgement:
 def device_count(use: Use) -> Judgement:
     """Judges `jax.device_count("gpu")`, which raises an error on a machine without GPUs."""
     # without "gpu", the call counts CPUs on a machine without GPUs, so that the result is 1
-    if text_of(use.only_argument) not in ("gpu", "cuda"):
+    if string_value(use.only_argument) not in ("gpu", "cuda"):
         return left_open("counts the devices of the default kind, which may be CPUs", "XD155")
     # the new text never raises an error
     if use.is_statement:
@@ -396,7 +396,7 @@ def put_on_device(use: Use) -> Judgement:
         return left_open(
             "the first argument is a Python number, which to_device refuses", "XD162"
         )
-    edits = use.renamed
+    edits = use.renaming
     return proven(_A_DEVICE, edits) if is_device(use.args[1]) else safe(_NO_DEVICE, edits)
 
 
@@ -412,7 +412,7 @@ def current_device(use: Use) -> Judgement:
     # which may not be "gpu:0"
     if any(":" not in text and text != "cpu" for text in texts):
         return left_open("without an index, Paddle uses the GPU assigned to the process")
-    return proven(_A_DEVICE, use.renamed)
+    return proven(_A_DEVICE, use.renaming)
 
 
 def wait(use: Use) -> Judgement:
@@ -421,7 +421,7 @@ def wait(use: Use) -> Judgement:
         return left_open("its result is used, but sync returns None", "XD163")
     if use.keywords or len(use.args) > 1:
         return OTHER_ARGUMENTS
-    edits = use.renamed
+    edits = use.renaming
     # no argument, or a device, which `sync` also accepts
     if not use.args or is_device(use.args[0]):
         return proven(IDENTIFIED, edits)
@@ -441,7 +441,7 @@ def split_and_load(use: Use) -> Judgement:
     has_devices = len(use.args) == 2 or (len(use.args) == 1 and "ctx_list" in keywords)
     if not has_devices or not keywords.keys() <= {"ctx_list", "batch_axis", "even_split"}:
         return left_open("only the form split_and_load(data, ctx_list) is rewritten", "XD166")
-    edits = use.renamed
+    edits = use.renaming
     # rename the keywords in place, which keeps their order and the comments between them
     for old, new in (("ctx_list", "devices"), ("even_split", "even")):
         if old in keywords:
@@ -482,7 +482,7 @@ def scatter(use: Use) -> Judgement:
             "XD166",
         )
     return proven(
-        "a tensor and a list of devices", (*use.renamed, use.edit(end, end, ", even=False"))
+        "a tensor and a list of devices", (*use.renaming, use.edit(end, end, ", even=False"))
     )
 
 
@@ -519,7 +519,7 @@ def memory(use: Use) -> Judgement:
     # without an argument, Paddle uses the current GPU
     if not use.arguments:
         if use.sets_current_device:
-            return OTHER_GPU
+            return MAY_BE_OTHER_GPU
         return proven(
             IDENTIFIED, use.replace(f"xdevice.memory(xdevice.gpu()).{use.idiom.text}")
         )

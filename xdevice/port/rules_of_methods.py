@@ -13,20 +13,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from .guards import known_at
+from .guards import value_after_tests
 from .idioms import METHODS, ONLY_MXNET
 from .judging import (
     HIDDEN_ARGUMENTS,
+    MAY_BE_OTHER_GPU,
     OTHER_ARGUMENTS,
-    OTHER_GPU,
     Judgement,
     Use,
     left_open,
     proven,
     safe,
 )
-from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, IN_PLACE, is_model
-from .rules_of_calls import names_no_index
+from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, MOVED_IN_PLACE, is_model
+from .rules_of_calls import names_gpu_without_index
 from .values import (
     DEVICES,
     NUMBERS,
@@ -44,7 +44,7 @@ _NO_DEVICE: Final = "the argument is not proven to be a device; for anything els
 _A_MODEL: Final = "the receiver is a model, which moves in place"
 _A_TENSOR: Final = "the receiver is a tensor"
 # the kinds of atoms for objects that are always on the host
-_HOST: Final = ("array", "int", "float", "bool", "str")
+_HOST_KINDS: Final = ("array", "int", "float", "bool", "str")
 _ON_HOST: Final = Judgement("neutral", "the value is on the host already")
 _SAME_ANYWHERE: Final = {
     "detach",
@@ -89,10 +89,14 @@ def to(use: Use) -> Judgement:
     if means == TENSOR:
         return left_open("it adopts the device and the dtype of another tensor", "XD161")
     # after set_device, "cuda" means the GPU that was set
-    if use.sets_current_device and names_no_index(device):
-        if not use.module.current_gpu or use.method != "to" or use.keywords.keys() - {"device"}:
-            return OTHER_GPU
-        edits = (*use.move_to(device), *use.replace(use.module.current_gpu, device))
+    if use.sets_current_device and names_gpu_without_index(device):
+        if (
+            not use.module.current_gpu_text
+            or use.method != "to"
+            or use.keywords.keys() - {"device"}
+        ):
+            return MAY_BE_OTHER_GPU
+        edits = (*use.move_to(device), *use.replace(use.module.current_gpu_text, device))
         return _judge_move(use, proven(_A_DEVICE, edits))
     # in PyTorch, a number is the index of a GPU
     if is_only(means, NUMBERS):
@@ -102,7 +106,7 @@ def to(use: Use) -> Judgement:
         return _judge_move(use, proven(_A_DEVICE, edits))
     # the argument of a method that only MXNet's arrays have is a device, even if its value is
     # unknown
-    if use.method in ONLY_MXNET and not is_known(means) and _is_mxnets(use):
+    if use.method in ONLY_MXNET and not is_known(means) and _is_mxnet_method(use):
         return _judge_move(
             use,
             proven("only MXNet arrays have this method, and its argument is a device", edits),
@@ -163,7 +167,7 @@ def _moves_in_place(atom: Atom) -> bool:
     """Whether the old and the new text have the same effect on an atom if the result of the move is
     discarded."""
     if atom.kind == "model":
-        return str(atom.subject).startswith(IN_PLACE)
+        return str(atom.subject).startswith(MOVED_IN_PLACE)
     # if the result is thrown away, neither the old nor the new text moves a tensor
     return _is_tensor_or_model(atom)
 
@@ -198,7 +202,7 @@ def to_vendor(use: Use) -> Judgement:
     device = use.args[0] if use.args else getattr(use.keywords.get("device"), "value", None)
     if device is None:
         return _to_default_device(use, maker)
-    means = known_at(device, use.module.parents)
+    means = value_after_tests(device, use.module.parents)
     if is_only(means, DEVICES):
         return _judge_move(use, proven(_A_DEVICE, use.move_to(device)))
     if is_only(means, NUMBERS):
@@ -214,11 +218,11 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
     xdevice that returns the device."""
     new = f"{maker}()"
     if maker == "xdevice.gpu" and use.sets_current_device:
-        if not use.module.current_gpu:
-            return OTHER_GPU
-        new = use.module.current_gpu
+        if not use.module.current_gpu_text:
+            return MAY_BE_OTHER_GPU
+        new = use.module.current_gpu_text
     # `x.cpu().numpy()` becomes a single read, for which the tensor does not have to be moved
-    merged_with_read = _read_around(use, use.node) if maker == "xdevice.cpu" else None
+    merged_with_read = _judge_before_read(use, use.node) if maker == "xdevice.cpu" else None
     if merged_with_read is not None:
         return merged_with_read
     # the device replaces everything from the dot up to `end`
@@ -231,7 +235,7 @@ def _to_default_device(use: Use, maker: str) -> Judgement:
     )
 
 
-def _read_around(use: Use, node: ast.AST) -> Judgement | None:
+def _judge_before_read(use: Use, node: ast.AST) -> Judgement | None:
     """Judges the `.cpu()` in `x.cpu().numpy()`. It is removed, because the new text for `.numpy()` reads from any
     device. Returns None if the result of `node` is not read in this way. Methods in `_SAME_ANYWHERE` may be called
     before the read."""
@@ -241,12 +245,12 @@ def _read_around(use: Use, node: ast.AST) -> Judgement | None:
     name = attribute.attr
     # as in `x.cpu().data.numpy()`
     if name == "data":
-        return _read_around(use, attribute)
+        return _judge_before_read(use, attribute)
     call = use.module.parents.get(attribute)
     if not isinstance(call, ast.Call) or call.func is not attribute:
         return None
     if name in _SAME_ANYWHERE:
-        return _read_around(use, call)
+        return _judge_before_read(use, call)
     if name not in ("numpy", "item", "asnumpy") or call.args:
         return None
     # `.cpu()` may be removed only if the read is rewritten, so it gets the same judgement as
@@ -303,7 +307,7 @@ def read(use: Use) -> Judgement:
     if use.args or use.keywords.keys() not in (set(), {"force"}):
         return OTHER_ARGUMENTS
     means, parent = inferred(use.receiver), use.parent
-    if is_only(means, _HOST):
+    if is_only(means, _HOST_KINDS):
         return _ON_HOST
     # `x.numpy()[0] = 1` changes the tensor if it is on the CPU, but would not change it if
     # `x.numpy()` became a copy
@@ -330,7 +334,7 @@ def read(use: Use) -> Judgement:
                 "not a device",
                 f"a method of {min(others)} arrays; no framework in this file has it",
             )
-        if means == GLUONS_OUTPUT or _is_mxnets(use):
+        if means == GLUONS_OUTPUT or _is_mxnet_method(use):
             return proven("only MXNet arrays have this method", edits)
     # the receiver is known to be another object with a method of the same name
     if is_known(means) and not may_be(means, ("tensor", "result", "array")):
@@ -359,7 +363,7 @@ def _is_scalar_in_tensorflow(use: Use) -> bool:
     return False
 
 
-def _is_mxnets(use: Use) -> bool:
+def _is_mxnet_method(use: Use) -> bool:
     """Whether the called method can only belong to an MXNet array. This is so if the module uses no
     other framework and no package in `OTHER_ARRAYS`, and no class of the project has a method of
     this name."""
@@ -373,7 +377,7 @@ def read_as_list(use: Use) -> Judgement:
     """Judges `x.tolist()`, which becomes `to_numpy(x).tolist()`, because xdevice has no function that returns a
     list."""
     means = inferred(use.receiver)
-    if is_only(means, _HOST):
+    if is_only(means, _HOST_KINDS):
         return _ON_HOST
     if means != TENSOR or use.arguments:
         return left_open("the receiver is not proven to be a tensor", "XD162")

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from .guards import block_of, known_at
+from .guards import block_of, value_after_tests
 from .judging import (
+    CUDA_HANDLE_NAMES,
     HIDDEN_ARGUMENTS,
     NAMES_NO_VENDOR,
-    OF_CUDA_STREAMS,
     OTHER_ARGUMENTS,
     Edits,
     Judgement,
@@ -26,13 +26,13 @@ from .judging import (
     left_open,
     proven,
     safe,
-    text_of,
+    string_value,
 )
 from .rules_of_calls import needs_no_brackets
 from .values import DEVICES, NUMBERS, Value, inferred, is_known, is_only, may_be
 from .words import ROWS, Row
 
-_HANDLES: Final = left_open(
+_USES_CUDA_HANDLES: Final = left_open(
     "this file uses a handle or stream that only CUDA has: default_stream, ExternalStream, cuda_stream or cuda_event",
     "XD162",
 )
@@ -51,7 +51,7 @@ _STREAMS: Final = {
 _WITH_HANDLES: Final = ("torch.cuda.Stream", "torch.cuda.current_stream", "torch.cuda.Event")
 """Names of classes whose objects have CUDA's handles, and of a function that returns such an
 object. Objects of PyTorch's neutral classes lack these handles."""
-_OF_CUDAS_PROPERTIES: Final = {
+_CUDA_PROPERTIES: Final = {
     "major",
     "minor",
     "multi_processor_count",
@@ -62,8 +62,8 @@ _OF_CUDAS_PROPERTIES: Final = {
 """Attributes of the result of `torch.cuda.get_device_properties`. The results of other vendors'
 functions lack these attributes."""
 # the parameters of `torch.autocast` and of the gradient scalers
-_OF_AUTOCAST: Final = ("device_type", "dtype", "enabled", "cache_enabled")
-_OF_SCALER: Final = (
+_AUTOCAST_PARAMETERS: Final = ("device_type", "dtype", "enabled", "cache_enabled")
+_SCALER_PARAMETERS: Final = (
     "init_scale",
     "growth_factor",
     "backoff_factor",
@@ -73,10 +73,10 @@ _OF_SCALER: Final = (
 _PARAMETERS: Final = {
     "torch.cuda.Event": ("enable_timing", "blocking", "interprocess"),
     "torch.cuda.amp.autocast": ("enabled", "dtype", "cache_enabled"),
-    "torch.autocast": _OF_AUTOCAST,
-    "torch.amp.autocast": _OF_AUTOCAST,
-    "torch.cuda.amp.GradScaler": _OF_SCALER,
-    "torch.amp.GradScaler": ("device", *_OF_SCALER),
+    "torch.autocast": _AUTOCAST_PARAMETERS,
+    "torch.amp.autocast": _AUTOCAST_PARAMETERS,
+    "torch.cuda.amp.GradScaler": _SCALER_PARAMETERS,
+    "torch.amp.GradScaler": ("device", *_SCALER_PARAMETERS),
 }
 """The names of the parameters of old and new functions, in the order of the signature. They are needed if the order of
 the new function's parameters differs, or if all of them are keyword-only."""
@@ -101,7 +101,7 @@ _REPEATABLE: Final = (
 )
 """An expression that contains only nodes of these classes has the same value each time it is
 evaluated. Calls are not among these classes."""
-WITH_DEVICES: Final = frozenset(_ROW_NAMES)
+JUDGED_BY_ARGUMENT: Final = frozenset(_ROW_NAMES)
 """Functions whose calls are judged together with the argument that names a device."""
 
 
@@ -110,7 +110,7 @@ def row_of(full_name: str) -> Row | None:
     return ROWS.get(_ROW_NAMES.get(full_name, full_name))
 
 
-def word(use: Use, row: Row | None) -> Judgement:
+def judge_word(use: Use, row: Row | None) -> Judgement:
     """Judges a use of a name that has the row `row`. The use is either a call, or the name
     alone, which is passed on or appears in an annotation. If `row` is None, the use stays
     open."""
@@ -125,8 +125,8 @@ def word(use: Use, row: Row | None) -> Judgement:
         )
     # PyTorch's neutral streams lack these handles, so all streams of the file stay CUDA's
     # streams
-    if row.name in _WITH_HANDLES and use.module.uses_attribute(OF_CUDA_STREAMS):
-        return _HANDLES
+    if row.name in _WITH_HANDLES and use.module.uses_attribute(CUDA_HANDLE_NAMES):
+        return _USES_CUDA_HANDLES
     rule = WORD_RULES[row.rule] if isinstance(use.node, ast.Call) else _not_called
     judgement = rule(use, row)
     return replace(judgement, since=row.since) if judgement.edits else judgement
@@ -144,12 +144,6 @@ def _not_called(use: Use, row: Row) -> Judgement:
     )
 
 
-def has_gpu(use: Use) -> bool:
-    """Whether a test around the use has shown that there is a GPU. The interpreter stores this
-    on the nodes of calls and strings."""
-    return getattr(use.node, "has_gpu", False)
-
-
 def _word_without_arguments(use: Use, row: Row) -> str:
     """Returns the word of a row without its arguments, as the name of a function. The name under which the module
     imports PyTorch replaces `torch`.
@@ -157,14 +151,14 @@ def _word_without_arguments(use: Use, row: Row) -> str:
     return use.module.with_torch_name(re.sub(r"\([^()]*\)$", "", row.accelerator))
 
 
-def device_type(use: Use) -> str:
+def device_type_text(use: Use) -> str:
     """Returns the source text of an expression for the type of the accelerator. The value of
     the expression is a string: "cuda" on CUDA, and "cpu" on a machine without an
     accelerator."""
     if use.module.may_call_xdevice:
         return "xdevice.native.try_gpu().type"
-    accelerator = use.module.accelerator
-    return f"{accelerator}.type" if has_gpu(use) else f'str({accelerator} or "cpu")'
+    accelerator = use.module.accelerator_text
+    return f"{accelerator}.type" if use.is_behind_gpu_test else f'str({accelerator} or "cpu")'
 
 
 def with_gpu_test(use: Use, edits: Edits, without_gpu: str | None) -> Edits:
@@ -172,9 +166,9 @@ def with_gpu_test(use: Use, edits: Edits, without_gpu: str | None) -> Edits:
     test for a GPU, unless the program already contains one. `without_gpu` is the source text of the value that the old
     name has on such a machine; it is None if no test is needed.
     """
-    if without_gpu is None or has_gpu(use):
+    if without_gpu is None or use.is_behind_gpu_test:
         return edits
-    test = use.module.available
+    test = use.module.gpu_test_text
     indent = use.indent
     if use.is_statement and indent is not None:
         # the statement becomes the body of an `if`; the body is indented in the same style as
@@ -207,7 +201,7 @@ def _renamed(use: Use, row: Row) -> Judgement:
     if use.has_stars:
         return HIDDEN_ARGUMENTS
     if row.name.endswith("get_device_properties") and use.module.uses_attribute(
-        _OF_CUDAS_PROPERTIES
+        _CUDA_PROPERTIES
     ):
         return left_open("this file reads properties that only CUDA devices have")
     edits = use.rename(_word_without_arguments(use, row))
@@ -239,7 +233,7 @@ def _event(use: Use, row: Row) -> Judgement:
     """Judges `torch.cuda.Event`. Its word, `torch.Event`, accepts only keyword arguments, so
     names are inserted before positional arguments."""
     names = _PARAMETERS[row.name]
-    if not _is_plain(use) or not use.keywords.keys() <= set(names):
+    if not _can_name_arguments(use) or not use.keywords.keys() <= set(names):
         return OTHER_ARGUMENTS
     inserted = {
         use.span(argument)[0]: f"{name}="
@@ -250,7 +244,7 @@ def _event(use: Use, row: Row) -> Judgement:
     )
 
 
-def _is_plain(use: Use) -> bool:
+def _can_name_arguments(use: Use) -> bool:
     """Whether names can be inserted before the positional arguments. This is possible if no
     argument has a star, and no positional argument is in brackets."""
     if use.has_stars:
@@ -282,7 +276,7 @@ def _device_scope(use: Use, row: Row) -> Judgement:
     # both functions also accept None, and then change nothing
     if is_only(means, (*NUMBERS, "none")):
         return proven("the index is a number", edits)
-    match re.fullmatch(r"cuda:(\d+)", text_of(argument) or ""):
+    match re.fullmatch(r"cuda:(\d+)", string_value(argument) or ""):
         case re.Match() as text:
             return proven(
                 "the string names the index", (*edits, *use.replace(text[1], argument))
@@ -385,9 +379,9 @@ def _with_device(use: Use, row: Row) -> Judgement:
     # the word is a whole call, such as `torch.autocast(...)`; only the name of its function is needed
     callee, _, _ = row.accelerator.partition("(")
     device_parameter = _PARAMETERS[callee][0]  # of the new function
-    parameters = _PARAMETERS[use.called]  # of the old function
+    parameters = _PARAMETERS[use.called_name]  # of the old function
     if (
-        not _is_plain(use)
+        not _can_name_arguments(use)
         or not use.keywords.keys() <= set(parameters)
         or len(use.args) > len(parameters)
     ):
@@ -403,12 +397,12 @@ def _with_device(use: Use, row: Row) -> Judgement:
         return OTHER_ARGUMENTS
     # only the literal "cuda" is rewritten: a computed device is chosen elsewhere, "cpu" is
     # right everywhere, and the name of another vendor is the author's choice
-    if device is not None and text_of(device) != "cuda":
+    if device is not None and string_value(device) != "cuda":
         return NAMES_NO_VENDOR
     # the text of the device, and the test for a GPU on which `enabled` then depends. If the call
     # has no `enabled`, it is added behind the device
-    text, test = device_type(use), use.module.available
-    if not has_gpu(use) and "enabled" not in settings:
+    text, test = device_type_text(use), use.module.gpu_test_text
+    if not use.is_behind_gpu_test and "enabled" not in settings:
         text = f"{text}, enabled={test}"
     edits = use.rename(use.module.with_torch_name(callee))
     # maps positions to inserted texts. The first parameter of the word is the device, so names
@@ -429,7 +423,7 @@ def _with_device(use: Use, row: Row) -> Judgement:
         # `enabled=x` becomes `enabled=test and x`; False stays
         if (
             setting == "enabled"
-            and not has_gpu(use)
+            and not use.is_behind_gpu_test
             and getattr(argument, "value", None) is not False
         ):
             opening, closing = (
@@ -446,15 +440,15 @@ def _nccl(use: Use, row: Row) -> Judgement:
     the backend for the current accelerator."""
     keyword = use.keywords.get("backend")
     backend = keyword.value if keyword is not None else use.args[0] if use.args else None
-    if backend is None or text_of(backend) != "nccl":
+    if backend is None or string_value(backend) != "nccl":
         return NAMES_NO_VENDOR
-    text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator})"
+    text = f"{use.module.torch_name}.distributed.get_default_backend_for_device({use.module.accelerator_text})"
     return proven(
         "the collectives of the current accelerator", use.replace(text, backend), backend
     )
 
 
-def move(use: Use) -> Judgement:
+def judge_cuda_method(use: Use) -> Judgement:
     """Judges `.cuda()` for the target "accelerator". It becomes `.to()`: every object with `.cuda()` also has `.to()`,
     and both methods move the object in the same way.
     """
@@ -476,9 +470,9 @@ def move(use: Use) -> Judgement:
     edits: Edits = (use.edit(end - len("cuda"), end, "to"),)
     if device is None:
         at = use.find(b"(", end) + 1
-        text = use.module.accelerator
+        text = use.module.accelerator_text
         edits = (*edits, use.edit(at, at, text + (", " if use.keywords else "")))
-    elif not is_only(known_at(device, use.module.parents), (*DEVICES, *NUMBERS)):
+    elif not is_only(value_after_tests(device, use.module.parents), (*DEVICES, *NUMBERS)):
         return left_open("the argument may be None, and .to(None) moves nothing", "XD161")
     # the receiver may be an object of a class of the project that has a method `cuda`
     if not is_known(receiver) and "cuda" in use.module.inference.methods:
@@ -495,7 +489,7 @@ def move(use: Use) -> Judgement:
     )
 
 
-def is_cuda(use: Use) -> Judgement:
+def judge_is_cuda(use: Use) -> Judgement:
     """Judges `x.is_cuda`. The attribute is replaced by a comparison of `x.device.type` with the type of the current
     accelerator, in brackets if necessary. `torch.accelerator` needs PyTorch 2.6.
     """
@@ -503,7 +497,7 @@ def is_cuda(use: Use) -> Judgement:
     if any(atom.kind == "instance" for atom in means):
         return Judgement("not a device", "it is an attribute of a class of the project")
     _, end = use.span(use.node.value)
-    text = f"device.type == {use.module.accelerator_name}"
+    text = f"device.type == {use.module.accelerator_type_text}"
     dot = use.find(b".", end)
     edits: Edits = (use.edit(dot + 1, use.end, text),)
     # `not x.is_cuda` needs no brackets, but `x.is_cuda == y` does

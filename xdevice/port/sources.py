@@ -28,11 +28,11 @@ from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from .progress import Progress, unseen
+from .progress import Progress, no_progress
 from .sites import Edit, splice
 
 SUFFIXES: Final = (".py", ".ipynb", ".md")
-SKIPPED: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
+SKIPPED_FOLDERS: Final = {"__pycache__", "node_modules", "build", "dist", "site-packages"}
 """The names of folders that are searched only if the user passes their path. Folders whose names
 begin with a dot are not searched, either."""
 
@@ -58,7 +58,7 @@ _OPERATORS_AND_CONTEXTS: Final = (
     ast.unaryop,
     ast.cmpop,
 )
-_LEAVES: Final = {
+_CHILDLESS: Final = {
     type(None),
     str,
     bytes,
@@ -72,7 +72,7 @@ _LEAVES: Final = {
 """The classes of the values in a syntax tree that have no children and no position."""
 
 
-_MOST_LEVELS: Final = 300
+_MAX_DEPTH: Final = 300
 """The maximum depth of a syntax tree; files with a deeper tree cannot be read. Each `elif`, and each operand of a sum,
 adds one level; a method called on a result adds two. The inference failed at about 480 levels (Python 3.11)."""
 
@@ -114,7 +114,7 @@ class PythonModule:
             for name in node._fields:
                 part: Any = getattr(node, name, None)
                 for child in part if part.__class__ is list else (part,):
-                    if child.__class__ not in _LEAVES:
+                    if child.__class__ not in _CHILDLESS:
                         parents[child] = node
                         nodes.append(child)
         return nodes, parents
@@ -129,13 +129,13 @@ class PythonModule:
         """The parent of each node of the tree."""
         return self._walked[1]
 
-    def release(self) -> None:
+    def free_nodes(self) -> None:
         """Deletes the stored values of `nodes` and `parents`. For all modules of a large project, they would not fit
         into memory. They are computed again at their next use.
         """
         self.__dict__.pop("_walked", None)
 
-    def segment(self, node: ast.AST) -> str:
+    def source_text(self, node: ast.AST) -> str:
         """Returns the source text of a node."""
         return self.source.text[slice(*self.span(node))].decode()
 
@@ -178,23 +178,23 @@ class Source:
 
     def __post_init__(self) -> None:
         # the offset at which each line begins
-        self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
+        self.line_starts = [0, *(match.end() for match in _NEWLINE.finditer(self.text))]
 
     def offset(self, line: int, col: int) -> int:
         """Returns the offset in `text` of a position, which is given as a line (from 1) and a
         column (in bytes, from 0)."""
-        return self.starts[line - 1] + col
+        return self.line_starts[line - 1] + col
 
     def position(self, offset: int) -> tuple[int, int]:
         """Returns the line and the column of an offset. This method is the inverse of
         `offset`."""
-        line = bisect_right(self.starts, offset)
-        return line, offset - self.starts[line - 1]
+        line = bisect_right(self.line_starts, offset)
+        return line, offset - self.line_starts[line - 1]
 
     def line_text(self, line: int) -> str:
         """Returns the line of `text` with this number, without its line end."""
-        end = self.starts[line] if line < len(self.starts) else len(self.text)
-        return self.text[self.starts[line - 1] : end].decode().rstrip("\r\n")
+        end = self.line_starts[line] if line < len(self.line_starts) else len(self.text)
+        return self.text[self.line_starts[line - 1] : end].decode().rstrip("\r\n")
 
     @property
     def newline(self) -> str:
@@ -211,13 +211,13 @@ class Source:
             return line, None
         # in a notebook, the line in the file is that of the JSON string in which this line
         # begins
-        start = self.starts[line - 1]
+        start = self.line_starts[line - 1]
         # the last string that begins at or before this line
         *_, token = (token for token in self.tokens if token.at <= start)
         cell = sum(cell.line <= line for cell in self.cells or ())
         return self.raw.decode("utf-8-sig").count("\n", 0, token.start) + 1, cell
 
-    def rewrite(self, edits: Iterable[Edit]) -> bytes:
+    def rewritten(self, edits: Iterable[Edit]) -> bytes:
         """Returns the bytes of the file after the edits; `raw` if there are no edits."""
         # without duplicates, because several sites may need the same edit, such as an import
         edits = sorted(set(edits))
@@ -231,11 +231,11 @@ class Source:
         return mark + text.encode(self.encoding.replace("-sig", ""))
 
 
-def read_each(
+def read_files(
     paths: Iterable[Path],
     root: Path,
     unreadable: list[tuple[str, str]],
-    progress: Progress = unseen,
+    progress: Progress = no_progress,
 ) -> Iterator[Source]:
     """Yields the `Source` of each file that `files_in` lists; "-" means the standard input.
     Paths are shown relative to `root`. A file that cannot be read is left out, and a pair of
@@ -244,7 +244,7 @@ def read_each(
     files = list(files_in(paths))
     for number, path in enumerate(files):
         progress("reading", number, len(files))
-        shown = _show(path, root)
+        shown = _shown_path(path, root)
         try:
             yield (
                 parse(sys.stdin.buffer.read(), "<stdin>")
@@ -255,7 +255,7 @@ def read_each(
             unreadable.append((shown, str(error)))
 
 
-def _show(path: Path, root: Path) -> str:
+def _shown_path(path: Path, root: Path) -> str:
     """Returns the path to show to the user: relative to the root folder, or absolute for a file
     outside this folder."""
     try:
@@ -281,7 +281,7 @@ def _is_skipped(folders: tuple[str, ...]) -> bool:
     """Whether a file is skipped because it is inside a folder that is not searched. `folders` are the names of the
     folders between the folder that the user passes and the file.
     """
-    return any(folder.startswith(".") or folder in SKIPPED for folder in folders)
+    return any(folder.startswith(".") or folder in SKIPPED_FOLDERS for folder in folders)
 
 
 def read(path: Path, shown: str) -> Source:
@@ -353,11 +353,11 @@ def _script(raw: bytes, shown: str) -> Source:
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
     text = raw.decode(encoding)
     source = Source(shown, raw, text.encode(), encoding)
-    source.modules = [PythonModule(source, None, _tree(text))]
+    source.modules = [PythonModule(source, None, _parse_python(text))]
     return source
 
 
-def _tree(text: str) -> ast.Module:
+def _parse_python(text: str) -> ast.Module:
     """Returns the syntax tree of a text.
 
     Raises:
@@ -386,11 +386,11 @@ def _check_depth(tree: ast.Module) -> None:
     could exceed Python's recursion limit.
     """
     level: list[ast.AST] = [tree]
-    for _ in range(_MOST_LEVELS):
+    for _ in range(_MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
             return
-    raise SyntaxError(f"the code is nested more than {_MOST_LEVELS} levels deep")
+    raise SyntaxError(f"the code is nested more than {_MAX_DEPTH} levels deep")
 
 
 # pages with tabs
@@ -403,7 +403,7 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
     """
     text = raw.decode("utf-8-sig")
     source = Source(shown, raw, text.encode(), "utf-8-sig")
-    source.cells = list(_fences(source))
+    source.cells = list(_page_cells(source))
     if not source.cells:
         return source
     default = source.default_tabs = _default_tabs(source.cells)
@@ -417,10 +417,10 @@ def _text_with_tabs(raw: bytes, shown: str) -> Source:
     return source
 
 
-def _fences(source: Source) -> Iterator[Cell]:
+def _page_cells(source: Source) -> Iterator[Cell]:
     """Yields the cells of a page: its blocks of Python code, without the lines of backticks
     around each block. A block without a closing line is left out."""
-    lines = [source.line_text(i + 1) for i in range(len(source.starts))]
+    lines = [source.line_text(i + 1) for i in range(len(source.line_starts))]
     begin = None  # the first line of the block that is being read, None outside blocks
     for number, line in enumerate(lines, 1):
         if begin is None:
@@ -569,7 +569,7 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
     layout, stays the same byte for byte."""
     file = source.raw.decode("utf-8-sig")
     parts, written = [], 0
-    for first, last, group in _touched(source.tokens, edits):
+    for first, last, group in _edits_by_strings(source.tokens, edits):
         tokens = source.tokens[first : last + 1]
         begin = tokens[0].at
         text = "".join(token.value for token in tokens).encode()
@@ -583,7 +583,9 @@ def _written_into_notebook(source: Source, edits: list[Edit]) -> bytes:
     return mark + ("".join(parts) + file[written:]).encode()
 
 
-def _touched(tokens: list[_Token], edits: list[Edit]) -> Iterator[tuple[int, int, list[Edit]]]:
+def _edits_by_strings(
+    tokens: list[_Token], edits: list[Edit]
+) -> Iterator[tuple[int, int, list[Edit]]]:
     """Groups sorted edits by the strings that they touch. For each group, yields the indices of its first and last
     string, and its edits. If an edit spans several strings, these strings are in the same group. There must be at least
     one edit.
@@ -635,11 +637,13 @@ def _add_module(source: Source, tab: str | None, cells: list[Cell]) -> None:
     a notebook."""
     readable = [(cell, _as_python(cell.text)) for cell in cells]
     try:
-        tree = _tree(_join(readable))
+        tree = _parse_python(_join(readable))
     except SyntaxError:
         # each cell is parsed separately only in this case, because that takes longer
-        readable = [(cell, text) for cell, text in readable if _is_python(source, cell, text)]
-        tree = _tree(_join(readable))
+        readable = [
+            (cell, text) for cell, text in readable if _check_is_python(source, cell, text)
+        ]
+        tree = _parse_python(_join(readable))
     source.modules.append(PythonModule(source, tab, tree))
 
 
@@ -664,7 +668,7 @@ def _as_python(text: str) -> str:
     # a line that looks like a command may be Python after all: inside brackets, a line may
     # begin with %
     try:
-        _tree(text)
+        _parse_python(text)
     except SyntaxError:
         # the cell is in another language, such as bash or JavaScript
         if _OTHER_LANGUAGES.match(text):
@@ -673,10 +677,10 @@ def _as_python(text: str) -> str:
     return text
 
 
-def _is_python(source: Source, cell: Cell, text: str) -> bool:
+def _check_is_python(source: Source, cell: Cell, text: str) -> bool:
     """Whether the text of a cell is Python. A cell that is not Python is added to `source.broken`."""
     try:
-        _tree(text)
+        _parse_python(text)
     except SyntaxError as error:
         reason = cell.line, f"not Python: {error.msg}"
         if reason not in source.broken:

@@ -108,7 +108,7 @@ def _states(examined: Examined) -> dict[str, list[str]]:
 def text(examined: Examined) -> str:
     """Returns the summary as text, followed by the uses that have to change in each file."""
     lines = summary_lines(examined)
-    for title, uses in _files(examined):
+    for title, uses in _uses_by_file(examined):
         lines += ["", title, *(f"  {use}" for use in uses)]
     return "\n".join(lines) + "\n"
 
@@ -146,7 +146,7 @@ def page(examined: Examined) -> str:
     for table in _tables(figures):
         rows = ["".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in table]
         parts.append(f"<table><tr>{'</tr><tr>'.join(rows)}</tr></table>")
-    for file, uses in _files(examined):
+    for file, uses in _uses_by_file(examined):
         items = "".join(f"<li><code>{escape(use)}</code></li>" for use in uses)
         parts.append(f"<details><summary>{escape(file)}</summary><ul>{items}</ul></details>")
     return "\n".join([*parts, "</body></html>\n"])
@@ -157,12 +157,12 @@ def _sentence(figures: dict[str, Any]) -> str:
     must_change = figures["must_change"]
     return (
         f"{figures['sites']:,} uses of devices in {figures['files']:,} files; {must_change:,} have to change: "
-        f"{_share(figures['mechanical'], must_change)} mechanically, by xdevice port, and "
-        f"{_share(figures['person'], must_change)} by a person"
+        f"{_with_percentage(figures['mechanical'], must_change)} mechanically, by xdevice port, and "
+        f"{_with_percentage(figures['person'], must_change)} by a person"
     )
 
 
-def _share(part: int, whole: int) -> str:
+def _with_percentage(part: int, whole: int) -> str:
     """Returns the number `part` as text, followed by its percentage of `whole` unless `whole`
     is 0."""
     return f"{part:,} ({100 * part / whole:.0f} %)" if whole else f"{part:,}"
@@ -190,7 +190,7 @@ def _tables(figures: dict[str, Any]) -> list[list[tuple[str | int, ...]]]:
     ]
 
 
-def _files(examined: Examined) -> Iterator[tuple[str, list[str]]]:
+def _uses_by_file(examined: Examined) -> Iterator[tuple[str, list[str]]]:
     """For each file in which something has to change, yields a title and a list that contains a
     line for each use. The files are sorted by path."""
     for source in sorted(examined.sources, key=lambda source: source.path):

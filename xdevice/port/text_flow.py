@@ -19,7 +19,7 @@ _TEXT_FUNCTIONS: Final = {"print", "str", "repr", "format"}
 # methods of loggers, files and strings that turn their arguments into text
 _WRITING_METHODS: Final = {"info", "warning", "debug", "error", "write", "log", "format"}
 # the names of keyword arguments whose values are devices
-_TAKING_DEVICES: Final = {"device", "device_type", "map_location"}
+_DEVICE_KEYWORDS: Final = {"device", "device_type", "map_location"}
 # methods of strings: if such a method is called on a device, the program uses the device's name as a string
 _READING_METHODS: Final = {
     "startswith",
@@ -40,9 +40,9 @@ def origins(
     """Finds the devices that reach certain places in a module, such as the arguments of `print`. Returns the
     expressions that choose these devices.
 
-    `parts_of(node, inference)` returns the places in one node. It is `parts_in_text`,
-    `devices_in` or `devices_by_keyword`. Such an expression may be far from the place, or in another module. For
-    `print(d)`, it may be the call in `d = torch.device("cuda")`.
+    `parts_of(node, inference)` returns the places in one node. It is `expressions_in_text`, `device_arguments` or
+    `device_keyword_arguments`. Such an expression may be far from the place, or in another module. For `print(d)`, it
+    may be the call in `d = torch.device("cuda")`.
     """
     return {
         origin
@@ -52,12 +52,12 @@ def origins(
     }
 
 
-def devices_in(node: ast.AST, inference: Inference) -> list[ast.expr]:
+def device_arguments(node: ast.AST, inference: Inference) -> list[ast.expr]:
     """Returns the arguments of a call that the called function uses as devices; an empty list
     if the node is not a call."""
     if not isinstance(node, ast.Call):
         return []
-    parts = [keyword.value for keyword in node.keywords if keyword.arg in _TAKING_DEVICES]
+    parts = [keyword.value for keyword in node.keywords if keyword.arg in _DEVICE_KEYWORDS]
     name = inference.full_name(node.func)
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     # whether the first argument of the function is a device
@@ -72,7 +72,7 @@ def devices_in(node: ast.AST, inference: Inference) -> list[ast.expr]:
     return parts
 
 
-def devices_by_keyword(node: ast.AST, inference: Inference) -> list[ast.expr]:
+def device_keyword_arguments(node: ast.AST, inference: Inference) -> list[ast.expr]:
     """Returns the keyword arguments that a function of PyTorch takes as devices: the `d` in
     `torch.zeros(2, device=d)`. Returns an empty list for other nodes."""
     if (
@@ -96,7 +96,7 @@ def _choosing_nodes(value: Value) -> Iterator[ast.AST]:
             yield atom.origin
 
 
-def parts_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
+def expressions_in_text(node: ast.AST, inference: Inference) -> Sequence[ast.expr]:
     """Returns the expressions in a node that are converted to text, as in an f-string, or are read
     as text, as in a comparison with a string. Most nodes have no such expressions."""
     match node:

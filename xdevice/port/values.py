@@ -91,15 +91,15 @@ _FOLLOWED: Final = {
 }
 """The kinds of atoms that `union` keeps together with "anything"."""
 # larger values would slow the analysis down, and no rule can use so many atoms
-_MOST_ATOMS: Final = 24
+_MAX_ATOMS: Final = 24
 """The maximum number of atoms in a value. A value with more atoms becomes "anything"."""
-_MOST_ITEMS: Final = 12
+_MAX_ITEMS: Final = 12
 """The maximum number of items of a tuple whose values are recorded. In a longer tuple, the
 value of each item is "anything"."""
 
 
 def union(*values: Value) -> Value:
-    """Returns the union of values. If the union contains "anything", or more than `_MOST_ATOMS` atoms, the result
+    """Returns the union of values. If the union contains "anything", or more than `_MAX_ATOMS` atoms, the result
     contains only "anything" and the atoms of the kinds in `_FOLLOWED`, because arguments must still be passed to these
     functions, and devices must still be followed. Otherwise, tuples of the same length are merged.
     """
@@ -107,7 +107,7 @@ def union(*values: Value) -> Value:
     # a shortcut: most calls unite a value with itself or with the empty set, so there is
     # nothing to reduce or to merge
     if len(result) > 1:
-        if ANYTHING in result or len(result) > _MOST_ATOMS:
+        if ANYTHING in result or len(result) > _MAX_ATOMS:
             result = frozenset(atom for atom in result if atom.kind in _FOLLOWED) | UNKNOWN
         elif sum(atom.kind == "tuple" for atom in result) > 1:
             return _merge_tuples(result)
@@ -157,20 +157,20 @@ def inferred(node: ast.AST | None) -> Value:
 
 def tuple_of(values: Iterable[Value]) -> Value:
     """Returns the value of a tuple with these items. An item that is itself a tuple of tuples becomes "anything". If
-    there are more than `_MOST_ITEMS` items, all items become "anything".
+    there are more than `_MAX_ITEMS` items, all items become "anything".
     """
     # otherwise, a loop such as `x = (x, 1)` would nest tuples ever deeper
     items = tuple(UNKNOWN if _is_deep(value) else value for value in values)
     return make_value(
-        "tuple", items if len(items) <= _MOST_ITEMS else tuple(UNKNOWN for _ in items)
+        "tuple", items if len(items) <= _MAX_ITEMS else tuple(UNKNOWN for _ in items)
     )
 
 
 def _is_deep(value: Value) -> bool:
-    """Whether the tuples in a value contain other tuples, or more than `_MOST_ATOMS` items in
+    """Whether the tuples in a value contain other tuples, or more than `_MAX_ATOMS` items in
     total."""
     inside = [inner for atom in value if atom.kind == "tuple" for inner in atom.subject]
-    return len(inside) > _MOST_ATOMS or any(
+    return len(inside) > _MAX_ATOMS or any(
         atom.kind == "tuple" for inner in inside for atom in inner
     )
 

@@ -97,7 +97,7 @@ class Row(NamedTuple):
         return " or ".join(words) if words else f"it has no replacement: {self.differs}"
 
 
-def _same(
+def _same_name_rows(
     names: str, since: str, without_gpu: str | None = None, differs: str = ""
 ) -> list[Row]:
     """Returns rows for functions of `torch.cuda` that have the same names in `torch.accelerator`. The names in `names`
@@ -114,7 +114,7 @@ def _same(
     ]
 
 
-def _of_module(names: str, without_gpu: str | None = None) -> list[Row]:
+def _device_module_rows(names: str, without_gpu: str | None = None) -> list[Row]:
     """Returns rows for functions of `torch.cuda` that other vendors' modules, such as `torch.xpu`, also have. The word
     calls the function of the same name in the module of the current accelerator. The names in `names` are separated by
     white space; `without_gpu` is a field of `Row`."""
@@ -208,8 +208,10 @@ _TORCH: Final = (
         "2.6",
         xdevice="xdevice.sync()",
     ),
-    *_same("current_stream", "2.6", differs="has native_handle (2.12) instead of cuda_stream"),
-    *_same("set_stream", "2.6"),
+    *_same_name_rows(
+        "current_stream", "2.6", differs="has native_handle (2.12) instead of cuda_stream"
+    ),
+    *_same_name_rows("set_stream", "2.6"),
     Row(
         "torch.cuda.stream",
         "with stream:",
@@ -244,12 +246,12 @@ _TORCH: Final = (
     ),
     # memory; the last argument is `without_gpu`, the value that torch.cuda returns without a
     # GPU
-    *_same("empty_cache", "2.9", "None"),
-    *_same(
+    *_same_name_rows("empty_cache", "2.9", "None"),
+    *_same_name_rows(
         "memory_allocated max_memory_allocated memory_reserved max_memory_reserved", "2.9", "0"
     ),
-    *_same("memory_stats", "2.9", "{}"),
-    *_same("reset_peak_memory_stats reset_accumulated_memory_stats", "2.9"),
+    *_same_name_rows("memory_stats", "2.9", "{}"),
+    *_same_name_rows("reset_peak_memory_stats reset_accumulated_memory_stats", "2.9"),
     Row("torch.cuda.mem_get_info", "torch.accelerator.get_memory_info()", "2.10"),
     Row(
         "torch.cuda.memory_cached",
@@ -301,7 +303,7 @@ _TORCH: Final = (
         without_gpu="[]",
     ),
     Row("torch.cuda.initial_seed", "torch.accelerator.random.initial_seed()", "2.14"),
-    *_of_module("set_rng_state set_rng_state_all", "None"),
+    *_device_module_rows("set_rng_state set_rng_state_all", "None"),
     *_without_word(
         "torch.cuda.seed torch.cuda.seed_all", "torch.seed() draws a new seed for the CPU, too"
     ),
@@ -317,8 +319,8 @@ _TORCH: Final = (
         "torch.amp.custom_fwd and custom_bwd (2.4) take the device type when the function is defined",
     ),
     # the properties and features of a device
-    *_of_module("get_device_name get_device_properties is_initialized"),
-    *_of_module("is_bf16_supported", "False"),
+    *_device_module_rows("get_device_name get_device_properties is_initialized"),
+    *_device_module_rows("is_bf16_supported", "False"),
     *_without_word(
         "torch.cuda.get_device_capability",
         "returns the version of a CUDA architecture, which other vendors do not have",
