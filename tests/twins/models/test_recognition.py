@@ -145,6 +145,22 @@ def test_a_nested_dict_is_one_state(of, form):
     require_equal(source, like)
 
 
+@pytest.mark.parametrize(
+    ("form", "line"),
+    [
+        ("one", "read one.W as one.w"),
+        ("capitals", "read one.W as one.w, and 1 more in the same way"),
+    ],
+)
+def test_names_that_were_changed_are_counted(form, line):
+    weights = [np.ones((4, 4), "float32"), np.ones(4, "float32")]
+    source = FORMS["capitals"](*weights, *weights)
+    if form == "one":
+        source["two"] = FORMS["haiku"](*weights, *weights)["mlp/~/linear_0"]
+    like = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    assert line in xdevice.models.convert_state(source, "torch", like=like).done
+
+
 def test_numbers_in_names_are_counted_as_numbers():
     """JAX sorts keys as texts."""
     sizes = [3, *(4 for _ in range(11)), 2]

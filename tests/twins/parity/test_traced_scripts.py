@@ -170,6 +170,26 @@ def test_runs_are_paired_by_their_inputs(tmp_path, torch, slope, is_equal):
         )
 
 
+def test_the_error_of_a_gradient_is_a_multiple_of_its_own_limit(tmp_path, torch):
+    net = network(torch)
+    (x,) = batches(torch, 1)
+    expected, actual = (
+        traced_by(
+            tmp_path, str(factor), lambda factor=factor: (factor * net(x).sum()).backward()
+        )
+        for factor in (1.0, 1.005)
+    )
+    ((_, _, comparison),) = traced_calls.compare(actual, expected)
+    assert not comparison.ok
+    assert (
+        "the first gradient that differs is the gradient of the output of 2" in comparison.text
+    )
+    assert comparison.abs == pytest.approx(0.005, rel=1e-3)
+    # ten times what an output may be off by
+    assert comparison.allowed == pytest.approx(1e-3)
+    assert comparison.excess == pytest.approx(5, rel=1e-3)
+
+
 def test_nan_on_one_side_is_no_other_shape(tmp_path, torch):
     one, other = network(torch), network(torch)
     with torch.no_grad():

@@ -137,16 +137,14 @@ def _concatenated(tensors: Sequence[Any]) -> Any:
 
 
 def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
-    """Replaces two kinds of names with names that the dialects use: Haiku's paths (`mlp/~/linear.w`), and the names in
-    plain dicts and tuples (`w1`, `(w, b)`, `g`). Returns the renamed state. A line is added to `done` if names were
-    changed. If two names would become equal, the state is returned unchanged."""
+    """Returns the state with two kinds of names replaced by names that the dialects use. The slashes in Haiku's paths
+    become dots: `mlp/~/linear.w` becomes `mlp.linear.w`. The names in plain dicts and tuples become Haiku's names: for
+    example, `w1` becomes `1.w`, `fc.0` becomes `fc.w`, and `norm.g` becomes `norm.scale`. A line is added to `done` if
+    names were changed. If two names would become equal, the state is returned unchanged."""
     new = {name: name for name in source}
     # paths of Haiku
     if any("/~" in name for name in source):
-        new = {
-            name: name.replace("/~/", ".").replace("/~", ".").replace("/", ".")
-            for name in source
-        }
+        new = {name: re.sub("/(~/?)?", ".", name) for name in source}
     # by the path of each module, a dict from the last names of its tensors to their full names in `source`
     groups: dict[str, dict[str, str]] = {}
     for name, new_name in new.items():
@@ -154,18 +152,19 @@ def plain_names(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]
         groups.setdefault(owner, {})[leaf] = name
     for owner, leaves in groups.items():
         shapes = {leaf: tuple(source[name].shape) for leaf, name in leaves.items()}
-        for leaf, haiku_name in _plain_leaves(shapes).items():
-            new[leaves[leaf]] = layouts.join(owner, haiku_name)
+        for leaf, new_leaf in _new_leaves(shapes).items():
+            new[leaves[leaf]] = layouts.join(owner, new_leaf)
     changed = {name: new_name for name, new_name in new.items() if name != new_name}
     # of two tensors with the same name, one would be lost
     if not changed or len(set(new.values())) < len(new):
         return source
     name, new_name = next(iter(changed.items()))
-    done.append(f"read {name} as {new_name}, and {len(changed) - 1} more names in the same way")
+    more = f", and {len(changed) - 1} more in the same way" if len(changed) > 1 else ""
+    done.append(f"read {name} as {new_name}{more}")
     return {new[name]: value for name, value in source.items()}
 
 
-def _plain_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+def _new_leaves(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
     """Returns a dict from the names of the tensors in one module to Haiku's names for these tensors. Tensors that keep
     their names are left out. `shapes` maps the name of each tensor in the module to its shape."""
     # three conditions: the names are the indices of a tuple; the first item has several axes, like a weight; the second

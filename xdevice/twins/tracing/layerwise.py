@@ -96,6 +96,8 @@ class TwoRuns:
         self.limit = distances.limit([x for call in expected.calls for x in call.outputs[:1]])
         """The largest error of a layer's output that is still attributed to rounding, as a fraction of the output's
         largest value."""
+        self.gradient_limit = _GRADIENTS * self.limit
+        """The same as `limit`, but for the gradient of a layer's output."""
 
     def first_difference(self, *, strict: bool = False) -> FirstDifference | None:
         """Returns the first place where the runs differ, or None if they agree. `strict` is for runs whose outputs are
@@ -131,7 +133,7 @@ class TwoRuns:
                 continue
             arrays = [ours[0]], [theirs[0]]
             error = _error_of_first(*arrays)
-            if error is not None and error > _GRADIENTS * self.limit:
+            if error is not None and error > self.gradient_limit:
                 text = (
                     f"all layers agree in the forward pass; in the backward pass, the first gradient that differs is "
                     f"the gradient of the output of {self._name(calls)}, which is {_error_text(error, *arrays)}; the "
