@@ -83,7 +83,7 @@ class _Frame:
         self._watch, self._path, self._layer, self._inputs = watch, path, layer, inputs
         self._has_ended = False
 
-    def ends(self, result: Any) -> Any:
+    def record_end(self, result: Any) -> Any:
         """Records the call with its result, unless the call has been recorded already. Returns the value with which the
         model continues: the result or, inside a block of `standing_in`, the value that replaces the result."""
         # an activation inside the layer has already ended the call, with its own input as the result
@@ -180,7 +180,7 @@ class Watch:
             if not (is_activation or id(layer) in self._activations):
                 return go(arguments)
             # the outer layer's output is the input of its activation
-            arguments = outer.ends(arguments)
+            arguments = outer.record_end(arguments)
         frame = self._here.frame = _Frame(self, path, layer, self.copies(arguments))
         try:
             result = go(arguments)
@@ -191,7 +191,7 @@ class Watch:
         # also after an error; otherwise every later call in this thread would be treated as a call inside this layer
         finally:
             self._here.frame = outer
-        return frame.ends(result)
+        return frame.record_end(result)
 
     def _is_symbolic(self, arguments: Any) -> bool:
         """Whether a layer is called with symbols (stand-ins for tensors, without values), as when Keras builds a model.

@@ -534,7 +534,9 @@ def _has(name: str, parts: Iterable[Part]) -> bool:
 
 def _shape_note(shape: Sequence[int], new: Sequence[int]) -> str:
     """Returns a note for the line about a tensor. The note says how the shape changed from `shape` to `new`. Returns ""
-    if nothing changed, if only the order of the axes changed, or if the tensor became larger."""
+    if nothing changed or only the order of the axes changed. Also returns "" if the tensor became larger, because it
+    then contains all values of the source's tensor. The other values are repetitions, zeros for a second bias that the
+    source lacks, or zeros that `differences` or (for `names=`) `done` mentions."""
     size, new_size = math.prod(shape), math.prod(new)
     if size == new_size:
         return "" if sorted(shape) == sorted(new) else ", reshaped"

@@ -82,8 +82,8 @@ def aligned(
         or not expected.size
     ):
         return actual
-    # the unchanged `actual` may also have the expected shape, because a sequence has no channels; the closer of the
-    # two is returned
+    # both may have the expected shape, and it is not known whether this is an image, whose channels must be moved, or a
+    # sequence, whose axes must stay; the numbers decide
     candidates = [
         candidate
         for candidate in (actual, moved(actual, not channels_last[0]))

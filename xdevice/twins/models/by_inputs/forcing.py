@@ -53,12 +53,12 @@ class _SourceCall(NamedTuple):
     outputs: Sequence[Array]
 
 
-def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
+def find_counterparts(runs: Runs, preferred: Names, fixed: Names) -> ForcedRun:
     """Pairs each layer of the target with its counterpart in the source, and returns the best run of the target. The
-    attribute `chosen` of this run contains the pairs. `guess` and `fixed` map paths of the target to paths of the
-    source. A pair in `fixed` is always used. A pair in `guess` is used only if the inputs of the two layers do not
+    attribute `chosen` of this run contains the pairs. `preferred` and `fixed` map paths of the target to paths of the
+    source. A pair in `fixed` is always used. A pair in `preferred` is used only if the inputs of the two layers do not
     contradict it. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
-    search = _Search(runs, guess, fixed)
+    search = _Search(runs, preferred, fixed)
     best = search.force({})
     while best.open and search.may_go_on:  # each run leaves fewer candidates
         next_run = search.force(best.sure)
@@ -78,11 +78,11 @@ def find_counterparts(runs: Runs, guess: Names, fixed: Names) -> ForcedRun:
 
 class _Search:
     """Performs and counts the forced runs of one search. In a forced run, the target runs with the outputs of the
-    source's layers. `guess` and `fixed` map paths of the target to paths of the source. A pair in `fixed` is always
-    used. A pair in `guess` is used only if the inputs of the two layers do not contradict it."""
+    source's layers. `preferred` and `fixed` map paths of the target to paths of the source. A pair in `fixed` is always
+    used. A pair in `preferred` is used only if the inputs of the two layers do not contradict it."""
 
-    def __init__(self, runs: Runs, guess: Names, fixed: Names) -> None:
-        self._runs, self._guess, self._fixed = runs, guess, fixed
+    def __init__(self, runs: Runs, preferred: Names, fixed: Names) -> None:
+        self._runs, self._preferred, self._fixed = runs, preferred, fixed
         self._calls: dict[str, list[_SourceCall]] = {}
         for call in runs.expected.trace.calls:
             self._calls.setdefault(call.path, []).append(
@@ -100,7 +100,7 @@ class _Search:
         paths of the source."""
         self._count += 1
         # names= comes last, so that the user's pairs override those that the inputs suggest
-        return ForcedRun(self._runs, self._calls, self._guess, {**chosen, **self._fixed})
+        return ForcedRun(self._runs, self._calls, self._preferred, {**chosen, **self._fixed})
 
     def untie(self, best: ForcedRun) -> ForcedRun:
         """Tries to exchange the counterparts of layers that have the same kind and input, one group of such layers at a
@@ -157,18 +157,18 @@ class ForcedRun:
     """
 
     def __init__(
-        self, runs: Runs, calls: dict[str, list[_SourceCall]], guess: Names, fixed: Names
+        self, runs: Runs, calls: dict[str, list[_SourceCall]], preferred: Names, fixed: Names
     ) -> None:
-        """Runs the target. `calls` contains the calls of the source's layers, by the path of the layer. `guess` and
-        `fixed` map paths of the target to paths of the source. A pair in `fixed` is always used. A pair in `guess` is
-        used only if the inputs of the two layers do not contradict it. Raises `StateError` if the target cannot run
+        """Runs the target. `calls` contains the calls of the source's layers, by the path of the layer. `preferred` and
+        `fixed` map paths of the target to paths of the source. A pair in `fixed` is always used. A pair in `preferred`
+        is used only if the inputs of the two layers do not contradict it. Raises `StateError` if the target cannot run
         with the outputs of the source's layers."""
         self.chosen: dict[str, str] = {}
         self.sure: dict[str, str] = {}
         self.open: list[str] = []
         self.ties: dict[str, frozenset[str]] = {}
         self.apart: list[tuple[str, str]] = []
-        self._runs, self._guess, self._fixed, self._calls = runs, guess, fixed, calls
+        self._runs, self._preferred, self._fixed, self._calls = runs, preferred, fixed, calls
         self._ours, self._theirs = runs.source.by_path, runs.target.by_path
         # only layers that the source called can be counterparts
         self._source_signatures = {
@@ -315,7 +315,7 @@ class ForcedRun:
     def _pick(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Returns the path of the source's layer that best matches the target's layer at `path`; "" if no layer is
         clearly the best. Only layers with the same kind and shape are considered. The criteria are, in this order: the
-        same input, the guess, and the similarity of the inputs."""
+        same input, the preferred pair, and the similarity of the inputs."""
         fitting = [
             source
             for source, signature in self._source_signatures.items()
@@ -339,22 +339,22 @@ class ForcedRun:
             [source for source in paths if source not in taken]
             for paths in (fitting, with_input)
         )
-        guess = self._guess.get(path, "")
+        preferred = self._preferred.get(path, "")
         self.ties[path] = frozenset(free_with_input)
         # if only one layer has this input and is not yet paired, it is certain, whatever layers the others are paired
         # with
         if len(with_input) == len(free_with_input) == 1:
             self.sure[path] = free_with_input[0]
-        if free_with_input and guess not in free_with_input:
+        if free_with_input and preferred not in free_with_input:
             # among the free layers with this input, layers that the source calls next to the counterpart of the
             # previous layer are preferred, and then the layer with the most similar name
             nearby = [
                 source for source in self._called_next(with_input) if source in free_with_input
             ]
             return max(nearby or free_with_input, key=lambda source: likeness(source, path))
-        # here no free layer has the input, or the guess is one of the free layers with the input
-        if guess in free:
-            return guess
+        # here no free layer has the input, or the preferred layer is one of the free layers with the input
+        if preferred in free:
+            return preferred
         # the only free layer of this kind and shape is the counterpart, whatever its input was
         if len(free) < 2:
             return free[0] if free else ""

@@ -63,7 +63,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     # `refusal` is the error that says so, or None
     refusal = None
     try:
-        guesses = [pair_layers(source, target, names)]
+        pairings = [pair_layers(source, target, names)]
     except StateError as error:
         # raises the error again if it is about names= itself; otherwise it is about layers that names= does not
         # mention, and the inputs may distinguish them
@@ -72,7 +72,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         refusal = error
         ours, theirs = source.by_path, target.by_path
         # two guesses: the likely pairs of the error, where names may override the order, and the pairs in order
-        guesses = [
+        pairings = [
             [
                 (ours[source_path], theirs[target_path])
                 for source_path, target_path in paths.items()
@@ -81,16 +81,16 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             for paths in (error.pairs, pairs_in_order(source, target, names))
         ]
         # each guess costs a run of the target
-        if guesses[0] == guesses[1]:
-            del guesses[1]
-    likely = guesses[0]
+        if pairings[0] == pairings[1]:
+            del pairings[1]
+    likely = pairings[0]
     # such a pairing is accepted if the outputs agree with it. `tried` contains the distance between the outputs, and
-    # the pairing, for each guess with each function
+    # the result, for each pairing with each function
     tried = []
-    for guess in guesses:
+    for pairing in pairings:
         for number, values_of in enumerate(values):
-            apart, computed = _try(runs, guess, values_of)
-            result = ByInputs(guess, computed, computed, number)
+            apart, computed = _try(runs, pairing, values_of)
+            result = ByInputs(pairing, computed, computed, number)
             if apart <= runs.limit:
                 return result
             tried.append((apart, result))
@@ -142,20 +142,21 @@ def _by_forcing(
     otherwise `refusal` is None. Raises `StateError` if a forced run fails, if paired layers do not fit each other, or
     if `likely` is a guess and a layer remains without a counterpart."""
     source, target = runs.source, runs.target
-    # a mere guess must not override the inputs
-    guess = {} if refusal is not None else {other.path: one.path for one, other in likely}
+    # empty if `likely` is only a guess: its pairs must then neither be preferred to layers with similar inputs, nor
+    # become `fixed`
+    preferred = {} if refusal is not None else {other.path: one.path for one, other in likely}
     # keyed by the target's paths, because a search looks for the counterpart of each layer of the target
     fixed = {target_path: source_path for source_path, target_path in names.items()}
     if all(
         source_path == target_path
-        for target_path, source_path in guess.items()
+        for target_path, source_path in preferred.items()
         if target_path not in fixed
     ):
-        # if all layers that names= does not pair have equal paths in the guess, these paths identify the pairs
-        fixed = {**guess, **fixed}
+        # if all preferred pairs of layers that names= does not mention have equal paths, these paths identify the pairs
+        fixed = {**preferred, **fixed}
     try:
         with runs.lending(values_of(likely)):
-            forced = find_counterparts(runs, guess, fixed)
+            forced = find_counterparts(runs, preferred, fixed)
     except StateError as error:
         # a message has at most `MOST` characters
         raise StateError(
@@ -168,9 +169,9 @@ def _by_forcing(
         if target_path not in chosen and source_path not in chosen.values():
             chosen[target_path] = source_path
 
-    # pairs that the forced runs found come first; the guess only adds pairs of layers for which the runs found no
-    # counterpart; it is empty if `likely` is a mere guess
-    for target_path, source_path in guess.items():
+    # pairs that the forced runs found come first; the preferred pairs only add layers for which the runs found no
+    # counterpart
+    for target_path, source_path in preferred.items():
         choose(target_path, source_path)
     for one, other in likely:
         # even a mere guess decides about layers that were never called; a layer in `open` was called, but the inputs do
