@@ -397,7 +397,7 @@ def _prepare_folder(folder: Path, overwrites: bool) -> None:
                 f"{folder} is not empty; name a new folder, or use --overwrite to replace the earlier run in it"
             )
         try:
-            script_runs.clear(folder)
+            script_runs.remove_run(folder)
         except XDeviceError as error:
             raise click.UsageError(str(error)) from error
     try:

@@ -174,7 +174,7 @@ def _padding(padding: Any, axes: int) -> object:
     if isinstance(per_axis, str):
         return per_axis
     pairs = [pad if isinstance(pad, tuple) else (pad, pad) for pad in per_axis]
-    return layouts.sides([side for pair in pairs for side in pair], axes)
+    return layouts.padding_per_axis([side for pair in pairs for side in pair], axes)
 
 
 def _attention_settings(module: Any) -> dict[str, object]:
@@ -220,7 +220,7 @@ def _describe_equinox(module: Any) -> _Description | None:
             "dilation": module.dilation, "groups": module.groups, "padding_mode": module.padding_mode.lower(),
         }  # fmt: skip
         # Equinox adds the bias by broadcasting to a single example of the shape (C, *image)
-        bias = layouts.shaped((-1,) + (1,) * module.num_spatial_dims)
+        bias = layouts.flat_in_torch((-1,) + (1,) * module.num_spatial_dims)
         # the names are PyTorch's, and only the rule for the bias differs from PyTorch's
         return "conv", layouts.parts("conv", settings, {}, {"conv": {"bias": bias}}), settings
     elif isinstance(module, library.LayerNorm | library.RMSNorm):

@@ -86,7 +86,7 @@ class MxnetCalls(Calls):
                 _GradientTap(number, put)(x) if isinstance(x, mx.nd.NDArray) else x
                 for number, x in enumerate(common.tensors(self, result))
             )
-            return common.replaced(self, result, taps)
+            return common.replace_tensors(self, result, taps)
 
         watch = common.Watch(self, paths, activations, follow)
         with common.recording(watch, Block):

@@ -248,7 +248,7 @@ class MxnetLayers(Operations):
             # values are refused
             if not layout.startswith("NC"):
                 why = f"a Gluon convolution in {layout} orders its weight differently; use a layout such as NCHW"
-                parts = dialects.refused(parts, why)
+                parts = dialects.refused_parts(parts, why)
             yield layer._replace(parts=tuple(parts))
 
     def operations(self, model: Any, layers: Iterable[Layer]) -> Iterable[Layer]:

@@ -115,22 +115,26 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
         # Paddle stores both parameters as flat arrays, whatever the number of normalized axes
         if kind == "layer_norm":
             parts = tuple(
-                part._replace(rule=layouts.flat(_setting(layer, "normalized_shape")))
+                part._replace(
+                    rule=layouts.flat_in_framework(_setting(layer, "normalized_shape"))
+                )
                 for part in parts
             )
         weight_norm = _hook_of_weight(layer, weight_norm_hook.WeightNorm)
         if weight_norm is not None:
             # |v| is computed over all axes except `dim`. Paddle's g (`weight_g`) omits these axes, whereas PyTorch's g
-            # keeps them with length 1. `shape` is that shape, but with the axes in Paddle's order. `NORM_NAMES[0]`
-            # contains the names of g and v
+            # keeps them with length 1. `shape` is that shape, but with the axes in Paddle's order.
+            # `WEIGHT_NORM_NAMES[0]` contains the names of g and v
             axes = range(layer.weight_v.ndim)
             shape = [
                 layer.weight_v.shape[axis] if axis == weight_norm.dim else 1 for axis in axes
             ]
-            parts = layouts.normed(parts, layouts.NORM_NAMES[0], shape, layer.weight_g.shape)
+            parts = layouts.with_weight_norm(
+                parts, layouts.WEIGHT_NORM_NAMES[0], shape, layer.weight_g.shape
+            )
         spectral_norm = _hook_of_weight(layer, spectral_norm_hook.SpectralNorm)
         if spectral_norm is not None:
-            parts = layouts.spectral(parts, layouts.SPECTRAL_NAMES[0])
+            parts = layouts.with_spectral_norm(parts, layouts.SPECTRAL_NORM_NAMES[0])
             # the weight of a Linear is the transpose of PyTorch's weight, so its two axes are exchanged
             axis = 1 - spectral_norm.dim if kind == "linear" else spectral_norm.dim
             settings = {**settings, layouts.SPECTRAL_AXIS: axis}
@@ -140,16 +144,18 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
 
 
 def _axes_of_norms(model: Any) -> dict[int, Settings]:
-    """Returns a dict that maps the `id` of each norm layer to its setting `layouts.AXIS` if its axis may differ from
-    the axis of the channels. A norm is left out if all convolutions of the model have their channels on the axis of the
-    norm. In a model without convolutions, a norm is left out if its axis is the second axis."""
+    """Returns a dict that maps the `id` of each norm layer to its setting `layouts.AXIS_IN_DOUBT` if its axis may
+    differ from the axis of the channels. A norm is left out if all convolutions of the model have their channels on the
+    axis of the norm. In a model without convolutions, a norm is left out if its axis is the second axis."""
     layers = model.sublayers(include_self=True)
     # False without convolutions, because the channels are then assumed to be the second axis
     formats_of_convs = {
         _has_channels_last(layer) for layer in layers if isinstance(layer, CONVS)
     } or {False}
     return {
-        id(layer): {layouts.AXIS: "the last" if _has_channels_last(layer) else "the second"}
+        id(layer): {
+            layouts.AXIS_IN_DOUBT: "the last" if _has_channels_last(layer) else "the second"
+        }
         for layer in layers
         if isinstance(layer, _NORMS) and formats_of_convs != {_has_channels_last(layer)}
     }
@@ -246,8 +252,9 @@ def _conv(path: str, layer: Any) -> Layer:
 
 
 def _padding(layer: Any, axes: int) -> object:
-    """Returns the padding of a convolution in PyTorch's terms, in the form that `layouts.sides` returns. Returns the
-    string "same" in the same cases as `layouts.same_padding`. `axes` is the number of axes of the window."""
+    """Returns the padding of a convolution in PyTorch's terms, in the form that `layouts.padding_per_axis` returns.
+    Returns the string "same" in the same cases as `layouts.same_padding`. `axes` is the number of axes of the
+    window."""
     padding = _raw_padding(layer)
     # Paddle accepts "same" and "valid" in upper and lower case
     if isinstance(padding, str):
@@ -264,7 +271,7 @@ def _padding(layer: Any, axes: int) -> object:
         padding[0], int
     ):  # a pair for each axis, including batch and channels
         padding = padding[1:-1] if data_format(layer).endswith("C") else padding[2:]
-    return layouts.sides(padding, axes)
+    return layouts.padding_per_axis(padding, axes)
 
 
 def _is_same(layer: Any) -> bool:
@@ -378,7 +385,7 @@ def _pad(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, a Pad1D, Pad2D or Pad3D."""
     return ops.pad(
         path,
-        ops.last_axis_first([int(size) for size in layer.padding]),
+        ops.padding_pairs([int(size) for size in layer.padding]),
         _setting(layer, "mode"),
         layer.value,
     )
@@ -431,10 +438,10 @@ _TABLE: Final = ops.Table(
         }),
         nn.GELU: _gelu,
         nn.Softmax2D: lambda path, _: ops.activation(path, "softmax", axis=-3),
-        **ops.over_axes(nn, "MaxPool{}D", _max_pool),
-        **ops.over_axes(nn, "AvgPool{}D", _avg_pool),
-        **ops.over_axes(nn, "AdaptiveAvgPool{}D", partial(ops.adaptive_pool, "avg", _output_size)),
-        **ops.over_axes(nn, "AdaptiveMaxPool{}D", partial(ops.adaptive_pool, "max", _output_size)),
+        **ops.for_1d_to_3d(nn, "MaxPool{}D", _max_pool),
+        **ops.for_1d_to_3d(nn, "AvgPool{}D", _avg_pool),
+        **ops.for_1d_to_3d(nn, "AdaptiveAvgPool{}D", partial(ops.adaptive_pool, "avg", _output_size)),
+        **ops.for_1d_to_3d(nn, "AdaptiveMaxPool{}D", partial(ops.adaptive_pool, "max", _output_size)),
         nn.Upsample: _upsample,
         nn.UpsamplingNearest2D: partial(_upsample_image, "nearest"),
         nn.UpsamplingBilinear2D: partial(_upsample_image, "bilinear"),

@@ -32,8 +32,8 @@ _MOVES: Final = ("Permute", "Transpose", "Swapaxes", "Moveaxis")
 
 def axis_settings(model: Any) -> Mapping[int, Settings]:
     """Returns the axis of each norm layer whose axis is not, or may not be, the axis of the channels. The result maps
-    the `id` of such a layer to a dict with one setting, `axis` or `layouts.AXIS`. Layers that have not been built are
-    left out."""
+    the `id` of such a layer to a dict with one setting, `axis` or `layouts.AXIS_IN_DOUBT`. Layers that have not been
+    built are left out."""
     layers = list(pixels.all_layers(model))
     # if there are only two axes, batch and features, the axis is certain; the shape of a layer that has not been built
     # is ()
@@ -50,8 +50,8 @@ def axis_settings(model: Any) -> Mapping[int, Settings]:
 
 def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
     """Returns the axis of a norm layer as a dict with one setting. The setting is `axis` if the axis is certainly not
-    the axis of the channels, and `layouts.AXIS` if this is uncertain. Returns {} if `neighbours` or the size of the
-    axis shows that it is the axis of the channels. Also returns {} for a PReLU with slopes along several axes.
+    the axis of the channels, and `layouts.AXIS_IN_DOUBT` if this is uncertain. Returns {} if `neighbours` or the size
+    of the axis shows that it is the axis of the channels. Also returns {} for a PReLU with slopes along several axes.
     `neighbours` is the result of `_neighbours`."""
     shape, axis = _shape(layer), _axis(layer)
     if axis is None:
@@ -72,7 +72,7 @@ def _axis_setting(layer: Any, neighbours: Sequence[Any]) -> Settings:
     sizes = {shape[end] for end in ends}
     if not is_other and (are_convs or (len(sizes) == 2 and None not in sizes)):
         return {}
-    return {layouts.AXIS: f"axis {axis} of {shape}"}
+    return {layouts.AXIS_IN_DOUBT: f"axis {axis} of {shape}"}
 
 
 def _shape(layer: Any) -> tuple[int | None, ...]:

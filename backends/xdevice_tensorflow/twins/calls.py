@@ -119,7 +119,7 @@ class TensorflowCalls(Calls):
         with self._following() as follow, Patches() as patches:
             watch = common.Watch(self, paths, activations, follow)
             for layer in activated:
-                patches.replace(layer, "activation", partial(common.activated, layer))
+                patches.replace(layer, "activation", partial(common.recorded_activation, layer))
             with common.recording(watch, keras.Layer):
                 yield watch.calls
 

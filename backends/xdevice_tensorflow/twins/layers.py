@@ -149,7 +149,11 @@ def _describe(layer: Any) -> _Description | None:
         # PyTorch's PReLU has one slope for each channel, or a single slope; Keras's may also have a slope for each
         # pixel
         axis = "channels" if all(size == 1 for size in shape[:-1]) else f"those of {shape}"
-        return "prelu", (Part("alpha", ("weight",), layouts.shaped(shape)),), {"axis": axis}
+        return (
+            "prelu",
+            (Part("alpha", ("weight",), layouts.flat_in_torch(shape)),),
+            {"axis": axis},
+        )
     if isinstance(layer, kl.EinsumDense):
         return _describe_einsum(layer)
     if isinstance(layer, kl.MultiHeadAttention):
@@ -176,9 +180,9 @@ def _out_of_order(kind: str, parts: Sequence[Part], order: pixels.Order) -> tupl
     # `image` is empty for outputs, and for inputs if it is not certain which number is which pixel (see
     # `pixels.orders`)
     if not order.image:
-        return dialects.refused(parts, f"{order.why}; {layouts.BY_HAND}", only)
+        return dialects.refused_parts(parts, f"{order.why}; {layouts.BY_HAND}", only)
     return tuple(
-        part._replace(rule=layouts.by_pixels(part.rule, order.image, order.why))
+        part._replace(rule=layouts.with_pixels_reordered(part.rule, order.image, order.why))
         # a part has a second name only if it is a bias, and `only` contains no biases
         if only is None or part.of[0] in only
         else part
@@ -205,7 +209,7 @@ def _conv_settings(layer: Any) -> dict[str, object]:
         )
     # only Conv1D, whose images have one axis, has this padding: the zeros are all before the first step of the sequence
     elif padding == "causal":
-        padding = layouts.sides([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
+        padding = layouts.padding_per_axis([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
     return {
         "stride": stride,
         "padding": padding,
@@ -342,7 +346,7 @@ def _describe_einsum(layer: Any) -> _Description | None:
     count = len(summed_axes)
     parts = (
         Part("kernel", ("weight",), layouts.kernel(shape[:count], shape[count:])),
-        Part("bias", ("bias",), layouts.shaped(shape[count:])),
+        Part("bias", ("bias",), layouts.flat_in_torch(shape[count:])),
     )
     return "linear", parts, {"activation": _activation(layer)}
 
@@ -412,7 +416,7 @@ def _describe_recurrent(layer: Any) -> _Description | None:
         )
         return (
             kind,
-            dialects.refused(
+            dialects.refused_parts(
                 parts,
                 "with reset_after=False, the formula differs from that of other frameworks",
             ),
@@ -542,7 +546,7 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
             included |= {id(inner) for inner in pixels.all_layers(layer)}
             yield layers[path]
             if _TABLE.is_rewritten(layer):
-                yield ops.own_code(path, layer)
+                yield ops.entry_for_own_code(path, layer)
             yield from _merge_entry(path, layer)
             yield from _arguments_entry(path, layer)
             # a Bidirectional has no attribute `activation`, although its settings are those of
@@ -562,7 +566,7 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
             and not isinstance(layer, _CONTAINERS)
             and type(layer).__module__.startswith("keras.")
         ):
-            yield ops.other(path, layer, _own_config(layer))
+            yield ops.unknown_layer(path, layer, _own_config(layer))
 
 
 def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
@@ -575,7 +579,7 @@ def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
     # a bidirectional layer of PyTorch always has these settings
     default = {"merge_mode": "concat", "return_sequences": True}
     if arguments != default:
-        yield ops.other(
+        yield ops.unknown_layer(
             f"{path}()", layer, ", ".join(f"{name}={arguments[name]}" for name in arguments)
         )
 
@@ -593,7 +597,7 @@ def _arguments_entry(path: str, layer: Any) -> Iterator[Layer]:
             if is_listed:
                 arguments.add(f"{name}={'...' if is_tensor else value}")
     if arguments:
-        yield ops.other(f"{path}()", layer, ", ".join(sorted(arguments)))
+        yield ops.unknown_layer(f"{path}()", layer, ", ".join(sorted(arguments)))
 
 
 def _max_pool(axes: int, path: str, layer: Any) -> Layer:
@@ -767,13 +771,13 @@ _TABLE: Final = ops.Table(
         **ops.activations({
             kl.LeakyReLU: {"slope": "negative_slope"}, kl.ELU: {"alpha": "alpha"}, kl.Softmax: {"axis": "axis"},
         }),
-        **ops.over_axes(kl, "MaxPooling{}D", _max_pool),
-        **ops.over_axes(kl, "AveragePooling{}D", _avg_pool),
-        **ops.over_axes(kl, "GlobalAveragePooling{}D", partial(ops.global_pool, "avg")),
-        **ops.over_axes(kl, "GlobalMaxPooling{}D", partial(ops.global_pool, "max")),
-        **ops.over_axes(kl, "AdaptiveAveragePooling{}D", partial(ops.adaptive_pool, "avg", "output_size")),
-        **ops.over_axes(kl, "AdaptiveMaxPooling{}D", partial(ops.adaptive_pool, "max", "output_size")),
-        **ops.over_axes(kl, "UpSampling{}D", _upsample),
+        **ops.for_1d_to_3d(kl, "MaxPooling{}D", _max_pool),
+        **ops.for_1d_to_3d(kl, "AveragePooling{}D", _avg_pool),
+        **ops.for_1d_to_3d(kl, "GlobalAveragePooling{}D", partial(ops.global_pool, "avg")),
+        **ops.for_1d_to_3d(kl, "GlobalMaxPooling{}D", partial(ops.global_pool, "max")),
+        **ops.for_1d_to_3d(kl, "AdaptiveAveragePooling{}D", partial(ops.adaptive_pool, "avg", "output_size")),
+        **ops.for_1d_to_3d(kl, "AdaptiveMaxPooling{}D", partial(ops.adaptive_pool, "max", "output_size")),
+        **ops.for_1d_to_3d(kl, "UpSampling{}D", _upsample),
         **dict.fromkeys((kl.ZeroPadding1D, kl.ZeroPadding2D, kl.ZeroPadding3D), _pad),
         kl.Dropout: _dropout,
         **dict.fromkeys(

@@ -76,12 +76,14 @@ def _layers(
         if norm_names is not None:
             # g has length 1 along each axis over which |v| is computed, and is a scalar if these are all axes
             g, v = (variables[layouts.join(layer.path, name)] for name in norm_names)
-            parts = layouts.normed(parts, norm_names, g.shape or (1,) * v.ndim, g.shape)
+            parts = layouts.with_weight_norm(
+                parts, norm_names, g.shape or (1,) * v.ndim, g.shape
+            )
         if spectral is not None:
             names, axis = spectral
             # the weight of a Conv1D is transposed, so its two axes are swapped
             settings[layouts.SPECTRAL_AXIS] = 1 - axis if parts is _CONV1D_PARTS else axis
-            parts = layouts.spectral(parts, names)
+            parts = layouts.with_spectral_norm(parts, names)
         yield Layer(layer.path, layer.kind, parts, settings)
 
 
@@ -89,11 +91,11 @@ def _weight_norm_names(module: Any) -> tuple[str, str] | None:
     """Returns the names of the parameters g (magnitude) and v (direction) of a module with a weight norm. Recognizes
     both of PyTorch's implementations, the newer (since 2.0) and the older. Returns None for a module without a weight
     norm."""
-    # `NORM_NAMES` contains the older names first, and then the newer names
+    # `WEIGHT_NORM_NAMES` contains the older names first, and then the newer names
     if _only_parametrization(module, _WeightNorm) is not None:
-        return layouts.NORM_NAMES[1]
+        return layouts.WEIGHT_NORM_NAMES[1]
     # the older torch.nn.utils.weight_norm
-    return layouts.NORM_NAMES[0] if hasattr(module, "weight_g") else None
+    return layouts.WEIGHT_NORM_NAMES[0] if hasattr(module, "weight_g") else None
 
 
 def _spectral_norm_of(module: Any) -> tuple[Sequence[str], int] | None:
@@ -102,14 +104,14 @@ def _spectral_norm_of(module: Any) -> tuple[Sequence[str], int] | None:
     without a spectral norm."""
     norm = _only_parametrization(module, _SpectralNorm)
     if norm is not None:
-        return layouts.SPECTRAL_NAMES[1], norm.dim
+        return layouts.SPECTRAL_NORM_NAMES[1], norm.dim
     # the older torch.nn.utils.spectral_norm registers this buffer with its hook
     if not hasattr(module, "weight_u"):
         return None
     # only the hook stores the axis
     hooks = [hook for hook in _pre_hooks(module).values() if isinstance(hook, SpectralNorm)]
     dims = [hook.dim for hook in hooks if hook.name == "weight"]
-    return (layouts.SPECTRAL_NAMES[0], dims[0]) if dims else None
+    return (layouts.SPECTRAL_NORM_NAMES[0], dims[0]) if dims else None
 
 
 def _only_parametrization(module: Any, cls: type) -> Any:
@@ -270,9 +272,7 @@ def _upsample(path: str, layer: Any) -> Layer:
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, a padding layer with this mode over `axes` axes."""
     # PyTorch lists the padding of the last axis first; only ConstantPad has a value
-    return ops.pad(
-        path, ops.last_axis_first(layer.padding), mode, getattr(layer, "value", None)
-    )
+    return ops.pad(path, ops.padding_pairs(layer.padding), mode, getattr(layer, "value", None))
 
 
 def _dropout(axes: str, path: str, layer: Any) -> Layer:
@@ -315,15 +315,15 @@ _TABLE: Final = ops.Table(
         }),
         # computed over the channels of an image, with or without a batch axis
         nn.Softmax2d: lambda path, _: ops.activation(path, "softmax", axis=-3),
-        **ops.over_axes(nn, "MaxPool{}d", _max_pool),
-        **ops.over_axes(nn, "AvgPool{}d", _avg_pool),
-        **ops.over_axes(nn, "AdaptiveAvgPool{}d", partial(ops.adaptive_pool, "avg", "output_size")),
-        **ops.over_axes(nn, "AdaptiveMaxPool{}d", partial(ops.adaptive_pool, "max", "output_size")),
+        **ops.for_1d_to_3d(nn, "MaxPool{}d", _max_pool),
+        **ops.for_1d_to_3d(nn, "AvgPool{}d", _avg_pool),
+        **ops.for_1d_to_3d(nn, "AdaptiveAvgPool{}d", partial(ops.adaptive_pool, "avg", "output_size")),
+        **ops.for_1d_to_3d(nn, "AdaptiveMaxPool{}d", partial(ops.adaptive_pool, "max", "output_size")),
         nn.Upsample: _upsample,
-        **ops.over_axes(nn, "ConstantPad{}d", partial(_pad, "constant")),
-        **ops.over_axes(nn, "ReflectionPad{}d", partial(_pad, "reflect")),
-        **ops.over_axes(nn, "ReplicationPad{}d", partial(_pad, "replicate")),
-        **ops.over_axes(nn, "CircularPad{}d", partial(_pad, "circular")),
+        **ops.for_1d_to_3d(nn, "ConstantPad{}d", partial(_pad, "constant")),
+        **ops.for_1d_to_3d(nn, "ReflectionPad{}d", partial(_pad, "reflect")),
+        **ops.for_1d_to_3d(nn, "ReplicationPad{}d", partial(_pad, "replicate")),
+        **ops.for_1d_to_3d(nn, "CircularPad{}d", partial(_pad, "circular")),
         nn.PixelShuffle: ops.row("pixel_shuffle", factor="upscale_factor"),
         nn.PixelUnshuffle: ops.row("pixel_unshuffle", factor="downscale_factor"),
         nn.ChannelShuffle: ops.row("channel_shuffle", groups="groups"),

@@ -570,7 +570,7 @@ def _operation(path, module):
         return ops.dropout(path, module.rate)
     if isinstance(module, toyframe.MaxPool):
         return ops.max_pool(path, 2, module.window, module.step, 0)
-    return ops.other(path, module)
+    return ops.unknown_layer(path, module)
 
 
 def _each(module, change, done):

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 import xdevice
 from xdevice.twins.contract import layouts
 from xdevice.twins.models import recognition
-from xdevice.twins.weights.nested import state_in
+from xdevice.twins.weights.nested import find_state
 
 torch = framework("torch")
 paddle = framework("paddle")
@@ -197,7 +197,7 @@ def test_what_is_empty_is_no_state(empty):
     assert torch.equal(like.weight, source.weight)
     # two parts of one model, as before
     tree = {"a": {"w": np.ones(2)}, "b": {"v": np.ones(2)}, "c": empty, "d": empty, "epoch": 3}
-    assert sorted(state_in(tree, "it").state) == ["a.w", "b.v"]
+    assert sorted(find_state(tree, "it").state) == ["a.w", "b.v"]
 
 
 class Block(nn.Module):

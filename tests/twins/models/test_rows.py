@@ -67,14 +67,14 @@ def test_the_refusal_says_how_rows_are_asked_for():
 
 
 def test_rows_after_a_flattened_image_keep_what_is_known_of_its_pixels():
-    by_pixels = layouts.by_pixels(layouts.SAME, (2, 2, 3), "the channels are last")
-    assert layouts.rows(by_pixels, 1, 2, 2).order == by_pixels.order
+    by_pixels = layouts.with_pixels_reordered(layouts.SAME, (2, 2, 3), "the channels are last")
+    assert layouts.selected_rows(by_pixels, 1, 2, 2).order == by_pixels.order
 
 
 def test_other_shapes_and_joined_arrays_keep_what_is_known_of_their_rule():
-    rule = layouts.by_pixels(layouts.SAME, (2, 2, 3), "the channels are last")
+    rule = layouts.with_pixels_reordered(layouts.SAME, (2, 2, 3), "the channels are last")
     rule = rule._replace(refusal="its values are scaled")
-    for other in (layouts.reshaped(rule, (12,), (1, 12)), layouts.packed([1, 2], rule)):
+    for other in (layouts.with_torch_shape(rule, (12,), (1, 12)), layouts.packed([1, 2], rule)):
         assert (other.order, other.refusal) == (rule.order, rule.refusal)
 
 

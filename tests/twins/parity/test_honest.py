@@ -22,7 +22,7 @@ class Calibrated:
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
         self.reference = self.recorded("torch")
-        self.noise = noise.measure(
+        self.noise = noise.measure_noise(
             self.reference, {asked: self.recorded("torch", asked) for asked in noise.VARIANTS}
         )
 
@@ -121,21 +121,21 @@ class Recorded:
 
 def test_what_rounding_does_is_the_largest_share_so_far_times_the_steps():
     values, others = recorded_twice([2.0, 4.0, 1.0], [2.0, 4.5, 1.0])
-    found = noise.measure(values, {"jitter:1": others, "float64": values})
+    found = noise.measure_noise(values, {"jitter:1": others, "float64": values})
     assert [found["loss", step][""] for step in range(3)] == [0.0, 1.0, 0.375]
-    assert not noise.moved_nothing(values, {"jitter:1": others})
-    assert noise.moved_nothing(values, {"jitter:1": values, "float64": others})
+    assert not noise.jitter_changes_nothing(values, {"jitter:1": others})
+    assert noise.jitter_changes_nothing(values, {"jitter:1": values, "float64": others})
 
 
 def test_runs_whose_shapes_depend_on_rounding_are_refused():
     values, others = recorded_twice([[1.0, 2.0]], [[1.0]])
     with pytest.raises(xdevice.errors.RecordingError, match="cannot calibrate: loss, step 0"):
-        noise.measure(values, {"jitter:1": others})
+        noise.measure_noise(values, {"jitter:1": others})
 
 
 def test_an_infinity_is_no_noise():
     values, others = recorded_twice([float("inf"), 1.0], [1.0, float("nan")])
-    found = noise.measure(values, {"float64": others})
+    found = noise.measure_noise(values, {"float64": others})
     assert [found["loss", step][""] for step in range(2)] == [0.0, 0.0]
 
 
@@ -145,6 +145,6 @@ def test_numbers_that_are_drawn_anew_in_float64_are_not_taken_for_rounding():
         xdevice.errors.RecordingError,
         match=r"cannot calibrate: loss, step 0, is off by 3 in the reference's run in float64",
     ):
-        noise.measure(values, {"float64": others, "jitter:1": values})
+        noise.measure_noise(values, {"float64": others, "jitter:1": values})
     # zero except for rounding
-    assert noise.measure(values, {"float64": others, "jitter:1": others})
+    assert noise.measure_noise(values, {"float64": others, "jitter:1": others})

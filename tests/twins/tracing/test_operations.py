@@ -70,7 +70,7 @@ def step(name, fault=""):
     writer = LogWriter(backend, log)
     p = {key: backend.from_numpy(value.copy(), xdevice.cpu()) for key, value in WEIGHTS.items()}
     x, y = (backend.from_numpy(array.copy(), xdevice.cpu()) for array in (X, Y))
-    with backend.operation_calls(writer.run, writer.leaf):
+    with backend.operation_calls(writer.run, writer.add_gradient):
         if name == "jax":
             import jax
 
@@ -108,8 +108,8 @@ def honest():
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_honest_programs_do_not_part(honest, one, other):
     two = TwoPrograms(honest[one], honest[other])
-    assert two.part() is None
-    assert two.part(is_backward=True) is None
+    assert two.first_parting() is None
+    assert two.first_parting(is_backward=True) is None
     rows = two.gradients()
     assert len(rows) == 4
     assert all(
@@ -129,7 +129,7 @@ def test_what_has_no_name_is_called_by_the_operation_that_takes_it(honest):
 def test_the_first_operation_that_differs_is_named_with_its_line(
     honest, one, other, fault, text
 ):
-    place = TwoPrograms(step(one, fault), honest[other]).part()
+    place = TwoPrograms(step(one, fault), honest[other]).first_parting()
     lines = Path(__file__).read_text().splitlines()
     assert place is not None
     assert place.actual is not None
@@ -153,8 +153,8 @@ def test_a_gradient_comes_after_those_that_it_is_computed_from(honest, name):
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_a_gradient_that_differs_where_outputs_agree_is_named(honest, one, other):
     two = TwoPrograms(step(one, "stop"), honest[other])
-    assert two.part() is None
-    place = two.part(is_backward=True)
+    assert two.first_parting() is None
+    place = two.first_parting(is_backward=True)
     assert place is not None
     assert (place.expected or place.actual).is_backward
     off = {name: errors.share > 1e-3 for name, errors in two.gradients() if errors is not None}
@@ -202,14 +202,14 @@ def test_what_tells_nothing_is_no_difference():
     one, other = Log("one"), Log("other")
     x, y = np.float32([[1, 2], [3, 4]]), np.float32([[2, 4], [6, 8]])
     for log, constant in ((one, 1.0), (other, 7.0)):
-        keys = [log.key(array) for array in (x, np.full(3, constant, "float32"), y)]
+        keys = [log.store(array) for array in (x, np.full(3, constant, "float32"), y)]
         log.add(Operation("full", "", (), (keys[1],)))
         log.add(Operation("double", "", (keys[0], keys[1]), (keys[2],)))
         log.roots = keys[2:]
-    assert TwoPrograms(one, other).part() is None
-    other.add(Operation("scaled", "a.py:1", (other.roots[0],), (other.key(y * 1.5),)))
+    assert TwoPrograms(one, other).first_parting() is None
+    other.add(Operation("scaled", "a.py:1", (other.roots[0],), (other.store(y * 1.5),)))
     other.roots = list(other.operations[-1].outputs)
-    place = TwoPrograms(one, other).part()
+    place = TwoPrograms(one, other).first_parting()
     assert (place.actual, place.expected.line) == (None, "a.py:1")
 
 

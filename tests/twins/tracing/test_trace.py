@@ -186,7 +186,7 @@ def test_tensors_in_dataclasses_are_seen_and_stand_in_for_others():
         == [y.tolist() for y in adds.inputs]
     )
     pair = Pair(x, {"twice": [x, 3]})
-    other = calls.replaced(xdevice.backend("torch"), pair, iter([1.5, 2.5]))
+    other = calls.replace_tensors(xdevice.backend("torch"), pair, iter([1.5, 2.5]))
     assert other == Pair(1.5, {"twice": [2.5, 3]})
     assert pair.first is x
 
@@ -197,7 +197,7 @@ def test_every_tensor_that_is_recorded_is_replaced():
     x = backend.from_numpy(np.ones(1), xdevice.cpu())
     value = (np.zeros(2), MappingProxyType({"a": [np.zeros(3), x]}), "text", x)
     assert len([*calls.tensors(backend, value)]) == 4
-    new = calls.replaced(backend, value, iter("abcd"))
+    new = calls.replace_tensors(backend, value, iter("abcd"))
     assert new == ("a", {"a": ["b", "c"]}, "text", "d")
 
 

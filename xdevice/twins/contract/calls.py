@@ -85,7 +85,7 @@ class _Frame:
 
     def record_end(self, result: Any) -> Any:
         """Records the call with its result, unless the call has been recorded already. Returns the value with which the
-        model continues: the result or, inside a block of `standing_in`, the value that replaces the result."""
+        model continues: the result or, inside a block of `replacing_results`, the value that replaces the result."""
         # an activation inside the layer has already ended the call, with its own input as the result
         if self._has_ended:
             return result
@@ -95,7 +95,7 @@ class _Frame:
         # appended here, because calls are listed in the order in which they end
         self._watch.calls.append(call)
         stand_in = _stand_in.get()
-        return self._watch.followed(
+        return self._watch.record_gradients(
             call, result if stand_in is None else stand_in(call, result)
         )
 
@@ -219,7 +219,7 @@ class Watch:
             # detached, because a copy that is part of the graph would keep the graph alive
             return self._backend.copy(self._backend.detached(x), CPU)
 
-    def followed(self, call: Call, result: Any) -> Any:
+    def record_gradients(self, call: Call, result: Any) -> Any:
         """Returns the result, or a stand-in for it. Each gradient that reaches the returned value is stored in
         `call.gradients` when it is computed."""
         if self._follow is None:
@@ -245,14 +245,15 @@ _arounds: Final[list[Around]] = []
 _stand_in: Final[ContextVar[Callable[[Call, Any], Any] | None]] = ContextVar(
     "xdevice_stand_in", default=None
 )
-"""The function `give` of the innermost open block of `standing_in` in this thread or task; None if no block is open."""
+"""The function `substitute` of the innermost open block of `replacing_results` in this thread or task; None if no block
+is open."""
 
 
 @contextmanager
-def standing_in(give: Callable[[Call, Any], Any]) -> Iterator[None]:
+def replacing_results(substitute: Callable[[Call, Any], Any]) -> Iterator[None]:
     """While the block is open, the result of each recorded call in this thread or task is replaced by
-    `give(call, result)`. The model continues with this replacement."""
-    token = _stand_in.set(give)
+    `substitute(call, result)`. The model continues with this replacement."""
+    token = _stand_in.set(substitute)
     try:
         yield
     finally:
@@ -323,7 +324,7 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
     return call
 
 
-def activated(owner: Any, function: Any) -> Any:
+def recorded_activation(owner: Any, function: Any) -> Any:
     """Returns a function that calls `function` and records the call. `function` is the activation of the layer `owner`;
     adapters replace the activation by the returned function."""
 
@@ -365,13 +366,13 @@ def symbols(backend: Primitives, value: Any) -> Iterator[Any]:
     return _leaves(backend, value, "symbol")
 
 
-def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
+def replace_tensors(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
     """Returns a copy of `value` with each tensor and NumPy array replaced by the next item of `new`, in the order in
     which `tensors` yields them. A mapping becomes a dict. Objects that are neither tensors nor containers are kept."""
     if isinstance(value, Mapping):
-        return {key: replaced(backend, inside, new) for key, inside in value.items()}
+        return {key: replace_tensors(backend, inside, new) for key, inside in value.items()}
     if isinstance(value, list | tuple):
-        inside = [replaced(backend, item, new) for item in value]
+        inside = [replace_tensors(backend, item, new) for item in value]
         # a named tuple is constructed from separate arguments, any other sequence from one iterable
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -379,7 +380,7 @@ def replaced(backend: Primitives, value: Any, new: Iterator[Any]) -> Any:
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
             object.__setattr__(
-                twin, field.name, replaced(backend, getattr(value, field.name), new)
+                twin, field.name, replace_tensors(backend, getattr(value, field.name), new)
             )
         return twin
     return next(new) if _is_of_kind(backend, value, "tensor") else value

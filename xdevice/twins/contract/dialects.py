@@ -42,7 +42,7 @@ _NO_STATISTICS: Final = dict.fromkeys((layouts.MEAN, layouts.VARIANCE, layouts.C
 which `layouts.parts` reads as a parameter that the framework lacks."""
 
 
-def refused(
+def refused_parts(
     own_parts: Sequence[Part], why: str, only: Container[str] | None = None
 ) -> tuple[Part, ...]:
     """Returns `own_parts` with some parts marked as not convertible, for the reason `why`. A part is marked if its
@@ -135,7 +135,9 @@ def mxnet(kind: str, settings: Settings) -> tuple[Part, ...]:
         return tuple(_cells(settings, paths, _MXNET_CELL))
     own_parts = layouts.parts(kind, settings, _MXNET)
     if kind == layouts.ATTENTION:
-        return refused(own_parts, "Gluon has no attention layer; build one from Dense layers")
+        return refused_parts(
+            own_parts, "Gluon has no attention layer; build one from Dense layers"
+        )
     # Gluon's group norm has one gamma for each group, and does not store the number of channels
     groups = settings.get("num_groups")
     if kind != "group_norm" or not isinstance(groups, int):
@@ -171,7 +173,7 @@ def tensorflow(kind: str, settings: Settings) -> tuple[Part, ...]:
         return keras_attention(settings)
     own_parts = layouts.parts(kind, settings, _KERAS, _KERNELS)
     if kind == "conv_transpose" and settings.get("groups", 1) != 1:
-        return refused(
+        return refused_parts(
             own_parts, "a Keras ConvTranspose supports no groups; use one layer for each group"
         )
     return own_parts
@@ -188,7 +190,9 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
         return own_parts
     why = "the number of heads is not known; pass a model as like="
     return tuple(
-        part if part.rule is layouts.SAME else part._replace(rule=layouts.unfit(part.rule, why))
+        part
+        if part.rule is layouts.SAME
+        else part._replace(rule=layouts.refused_from_torch(part.rule, why))
         for part in own_parts
     )
 
@@ -205,7 +209,7 @@ def projections(heads: int, size: int, output: str) -> tuple[Part, ...]:
         weight = layouts.kernel((-1,), head_axes)
         own_parts.append(Part(f"{name}.kernel", (f"{short}_proj.weight",), weight))
         own_parts.append(
-            Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.shaped(head_axes))
+            Part(f"{name}.bias", (f"{short}_proj.bias",), layouts.flat_in_torch(head_axes))
         )
     weight = layouts.kernel(head_axes, (-1,))
     own_parts.append(Part(f"{output}.kernel", ("out_proj.weight",), weight))
@@ -218,9 +222,9 @@ def _keras_layer(kind: str, settings: Settings) -> tuple[Part, ...]:
     `settings` describe any other recurrent layer, the values are marked as not convertible."""
     own_parts = keras_cell(kind, "l0")
     if settings.get("projection"):
-        return refused(own_parts, "Keras has no LSTM with a projection")
+        return refused_parts(own_parts, "Keras has no LSTM with a projection")
     if settings.get("layers", 1) != 1 or settings.get("bidirectional"):
-        return refused(
+        return refused_parts(
             own_parts,
             "a Keras RNN, LSTM or GRU has one layer in one direction; pass a model with several layers as like=",
         )

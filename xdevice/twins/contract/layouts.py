@@ -88,18 +88,18 @@ _AXES: Final = {
     "rnn": (2,), "lstm": (2,), "gru": (2,), ATTENTION: (2,),
 }  # fmt: skip
 """How many axes the weight of each kind of layer may have in PyTorch's layout. A bias always has one axis."""
-NORMED: Final = ("weight_g", "weight_v")
+WEIGHT_NORM: Final = ("weight_g", "weight_v")
 """The names of the parameters g and v of a layer with a weight norm, which replace its weight. The layer computes the
 weight as `v * g / |v|`. g has the length 1 along each axis over which |v| is summed."""
-SPECTRAL: Final = ("weight_orig", "spectral_u", "spectral_v")
+SPECTRAL_NORM: Final = ("weight_orig", "spectral_u", "spectral_v")
 """The names of the parameters of a layer with a spectral norm, which replace its weight. The layer computes the weight
 as `weight_orig / (u W v)`. W is `weight_orig` reshaped to a matrix, with one row for each element of u."""
-NORM_NAMES: Final = (
-    NORMED,
+WEIGHT_NORM_NAMES: Final = (
+    WEIGHT_NORM,
     ("parametrizations.weight.original0", "parametrizations.weight.original1"),
 )
 """The names of g and v in PyTorch's older weight norm, which Paddle uses too, and in PyTorch's newer weight norm."""
-SPECTRAL_NAMES: Final = (
+SPECTRAL_NORM_NAMES: Final = (
     ("weight_orig", "weight_u", "weight_v"),
     (
         "parametrizations.weight.original",
@@ -109,7 +109,7 @@ SPECTRAL_NAMES: Final = (
 )
 """The names of the weight, u and v in PyTorch's older spectral norm, and in its newer spectral norm."""
 SPECTRAL_AXIS: Final = "axis of the spectral norm"
-"""The setting that says which axis of PyTorch's weight becomes the rows of the matrix W in `SPECTRAL`."""
+"""The setting that says which axis of PyTorch's weight becomes the rows of the matrix W in `SPECTRAL_NORM`."""
 COMPUTES_IN: Final = "compute_dtype"
 """The setting with the dtype to which a layer casts its weights before it computes, as mixed precision does."""
 ASSEMBLED: Final = "assembled"
@@ -122,9 +122,9 @@ ROW: Final = "the row of the weight, which is not zeros"
 FLATTENS: Final = "flattens"
 """The setting that marks a convolution over a whole image. The convolution is described as a linear layer, because the
 other model flattens the image and passes it to a linear layer."""
-ADDED: Final = "bias_added"
+BIAS_ADDED: Final = "bias_added"
 """The setting that marks a layer whose bias is a tensor outside all layers. The model's own code adds this tensor."""
-AXIS: Final = "axis_in_doubt"
+AXIS_IN_DOUBT: Final = "axis_in_doubt"
 """The setting that names the axis of a norm, along which its weight extends. A norm states this setting only if the
 corresponding norm of the other model may have another axis."""
 STATED_BY_BOTH: Final = (
@@ -132,8 +132,8 @@ STATED_BY_BOTH: Final = (
     "block_dropout",
     ASSEMBLED,
     FLATTENS,
-    ADDED,
-    AXIS,
+    BIAS_ADDED,
+    AXIS_IN_DOUBT,
     PADDED,
     SPECTRAL_AXIS,
 )
@@ -382,23 +382,23 @@ def per_group(groups: int, channels: int | None = None) -> Rule:
     return Rule(canonical, native, is_lossy=channels is None)
 
 
-def shaped(shape: Sequence[int]) -> Rule:
+def flat_in_torch(shape: Sequence[int]) -> Rule:
     """Returns the rule for an array that has the given shape in the framework, and is flat (one axis) in PyTorch."""
     return _single(_flattened, lambda x: x.reshape(shape))
 
 
-def flat(shape: Sequence[int]) -> Rule:
+def flat_in_framework(shape: Sequence[int]) -> Rule:
     """Returns the rule for an array that is flat (one axis) in the framework, and has the given shape in PyTorch."""
     return _single(lambda x: x.reshape(shape), _flattened)
 
 
-def squeezed(shape: Sequence[int]) -> Rule:
+def squeezed_in_torch(shape: Sequence[int]) -> Rule:
     """Returns the rule for an array that has the given shape in the framework; in PyTorch, the axes of length 1 are
     removed from that shape."""
     return _single(np.squeeze, lambda x: x.reshape(shape))
 
 
-def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
+def with_torch_shape(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     """Returns a rule that converts like `rule`, but with another shape for PyTorch's arrays. In `rule`, their shape is
     `own`; in the returned rule, it is `shape`."""
     return rule._replace(
@@ -407,7 +407,7 @@ def reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     )
 
 
-def rows(rule: Rule, first: int, last: int, total: int) -> Rule:
+def selected_rows(rule: Rule, first: int, last: int, total: int) -> Rule:
     """Returns the rule for an array of `total` rows in the framework. PyTorch's array contains only the rows
     `first:last`. In the conversion from PyTorch, the other rows are filled with zeros. `rule` is the rule for the array
     with all of its rows."""
@@ -444,7 +444,7 @@ def depthwise(multiplier: int) -> Rule:
     return _single(canonical, native)
 
 
-def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
+def with_pixels_reordered(rule: Rule, image: Sequence[int], why: str) -> Rule:
     """Returns a rule for an array with an axis for the numbers of a flattened image. The rule converts like `rule`, and
     also reorders the numbers along this axis: the image's channels come last in the framework, and first in PyTorch.
     `image` contains the sizes of the image in the framework: rows, columns, channels. In PyTorch's layout, the
@@ -454,25 +454,27 @@ def by_pixels(rule: Rule, image: Sequence[int], why: str) -> Rule:
 
     def canonical(x: Array) -> tuple[Array, ...]:
         """Converts the array to PyTorch's layout, in which the channels come first in the flattened image."""
-        return tuple(_recounted(array, image, -1, -len(image)) for array in rule.canonical(x))
+        return tuple(
+            _pixels_reordered(array, image, -1, -len(image)) for array in rule.canonical(x)
+        )
 
     def native(*arrays: Array) -> Array:
         """Converts PyTorch's arrays to the framework's array, with the channels last in the flattened image."""
         return rule.native(
-            *(_recounted(array, channels_first, -len(image), -1) for array in arrays)
+            *(_pixels_reordered(array, channels_first, -len(image), -1) for array in arrays)
         )
 
     return rule._replace(canonical=canonical, native=native, order=why)
 
 
-def _recounted(x: Array, image: Sequence[int], source: int, target: int) -> Array:
+def _pixels_reordered(x: Array, image: Sequence[int], source: int, target: int) -> Array:
     """Returns the array with the numbers along its last axis reordered. The last axis is a flattened image with the
     sizes `image`. The function moves the image's axis `source` to the position `target`, and flattens the image
     again."""
     return np.moveaxis(x.reshape((*x.shape[:-1], *image)), source, target).reshape(x.shape)
 
 
-def unfit(rule: Rule, why: str) -> Rule:
+def refused_from_torch(rule: Rule, why: str) -> Rule:
     """Returns a rule that converts to PyTorch like `rule`. Conversion from PyTorch raises `UnfitError` with the reason
     `why`, because the framework cannot represent PyTorch's values."""
 
@@ -491,21 +493,21 @@ def refused(rule: Rule, why: str) -> Rule:
 # parts
 
 
-def normed(
+def with_weight_norm(
     parts: Iterable[Part], names: Sequence[str], shape: Sequence[int], own: Sequence[int]
 ) -> tuple[Part, ...]:
     """Returns the parts of a layer with a weight norm: `parts`, but with two parts, g and v, in place of the part for
     `weight`. `names` are the framework's names of g and v. In PyTorch, g has the shape `shape`, with as many axes as v.
     The framework stores g in the shape `own`, which may omit axes of length 1."""
     return _with_weight_as(
-        parts, names, NORMED, lambda rule: (_reshaped(rule, shape, own), rule)
+        parts, names, WEIGHT_NORM, lambda rule: (_with_own_shape(rule, shape, own), rule)
     )
 
 
-def spectral(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
+def with_spectral_norm(parts: Iterable[Part], names: Sequence[str]) -> tuple[Part, ...]:
     """Returns the parts of a layer whose weight is divided by its spectral norm: `parts`, but with three parts in place
     of the part for `weight`. `names` are the framework's names of these three parts."""
-    return _with_weight_as(parts, names, SPECTRAL, lambda rule: (rule, SAME, SAME))
+    return _with_weight_as(parts, names, SPECTRAL_NORM, lambda rule: (rule, SAME, SAME))
 
 
 def _with_weight_as(
@@ -530,7 +532,7 @@ def _with_weight_as(
     return tuple(new_parts)
 
 
-def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
+def _with_own_shape(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
     """Returns a rule like `rule`, for an array that the framework stores in the shape `own`. `rule` itself expects an
     array of the shape `shape`."""
     return Rule(
@@ -539,10 +541,10 @@ def _reshaped(rule: Rule, shape: Sequence[int], own: Sequence[int]) -> Rule:
 
 
 def weight_of_spectral(original: Array, u: Array, v: Array, axis: int | None) -> Array:
-    """Returns the weight that a spectral norm computes in evaluation mode, from the parameters in `SPECTRAL`. `axis` is
-    the axis of `original` that becomes the rows of the matrix W, or None if it is not known. If it is not known, the
-    function tries each axis that is as long as u. It chooses the axis for which the direction of W v is closest to the
-    direction of u. Raises `UnfitError` if no axis is as long as u."""
+    """Returns the weight that a spectral norm computes in evaluation mode, from the parameters in `SPECTRAL_NORM`.
+    `axis` is the axis of `original` that becomes the rows of the matrix W, or None if it is not known. If it is not
+    known, the function tries each axis that is as long as u. It chooses the axis for which the direction of W v is
+    closest to the direction of u. Raises `UnfitError` if no axis is as long as u."""
     # in float64, so that the comparison of axes below is not decided by rounding
     left, right = u.astype("float64"), v.astype("float64")
     axes = (
@@ -613,7 +615,7 @@ def parts(
         why = f"PyTorch requires head_dim to be embed_dim / num_heads, but it is {settings.get('head_dim')} here"
         own_parts = tuple(_attention(settings))
         return (
-            tuple(part._replace(rule=unfit(part.rule, why)) for part in own_parts)
+            tuple(part._replace(rule=refused_from_torch(part.rule, why)) for part in own_parts)
             if "head_dim" in settings
             else own_parts
         )
@@ -660,7 +662,7 @@ def cells(kind: str, settings: Settings) -> Iterator[str]:
             yield f"weight_hr_{suffix}"
 
 
-def of_single_cell(kind: str) -> tuple[Part, ...]:
+def parts_of_single_cell(kind: str) -> tuple[Part, ...]:
     """Returns the parts of a recurrent layer that is a single cell, such as `LSTMCell`. In PyTorch and Paddle, the
     names of these parts lack the suffix "_l0"."""
     return tuple(Part(name, (f"{name}_l0",), SAME) for name in KINDS[kind])
@@ -851,7 +853,7 @@ def per_axis(value: Any, axes: int) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else value
 
 
-def sides(value: Any, axes: int) -> Any:
+def padding_per_axis(value: Any, axes: int) -> Any:
     """Returns a padding as a tuple. The tuple has one number per axis if both sides of every axis are padded equally,
     and otherwise one pair per axis. `value` is one of these:
 

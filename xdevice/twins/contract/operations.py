@@ -37,10 +37,10 @@ from .layouts import (
     ONE_CELL,
     Layer,
     Settings,
-    of_single_cell,
+    padding_per_axis,
+    parts_of_single_cell,
     per_axis,
     same_padding,
-    sides,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Table(NamedTuple):
         """Returns the description of a layer without parameters, or None if there is nothing to report about the
         layer."""
         if self.is_rewritten(layer):
-            return with_attributes(other(path, layer), layer)
+            return with_attributes(unknown_layer(path, layer), layer)
         # the nearest base class with a row: a subclass without its own code computes the same as its base class
         base = next((cls for cls in type(layer).__mro__ if cls in self.rows), None)
         if base is not None:
@@ -144,7 +144,7 @@ class Table(NamedTuple):
         # the repr of a user's class may raise, or print addresses
         is_own = _root(type(layer)) == self.package
         details = self.describe(layer) if is_own else ""
-        entry = other(path, layer, details)
+        entry = unknown_layer(path, layer, details)
         return entry if details else with_attributes(entry, layer)
 
     def is_rewritten(self, layer: Any) -> bool:
@@ -201,12 +201,12 @@ def _entries(
         path, itself = module.path, module.itself
         # a hook may change the inputs or outputs of the module
         if any(_root(hook) not in table.observers for hook in module.hooks):
-            yield other(f"{path}()", itself, "a hook")
+            yield unknown_layer(f"{path}()", itself, "a hook")
         # the other tensors of a layer with parameters are ignored: they may be counters, or the states of dropouts
         if path in by_path:
             yield by_path[path]
             if table.is_rewritten(itself):
-                yield own_code(path, itself)
+                yield entry_for_own_code(path, itself)
             yield from table.follow(by_path[path])
             continue
         yield from (_stateless(path, name) for name, x in module.tensors if id(x) not in saved)
@@ -361,7 +361,7 @@ def _activation_of(
     # subclass is the framework's own. A user's subclass with its own code is handled earlier
     if not attributes and type(layer) is not cls and _root(type(layer)) == _root(cls):
         # for example PyTorch's quantized ReLU6, which is a subclass of ReLU
-        return other(path, layer)
+        return unknown_layer(path, layer)
     return activation(path, cls.__name__, **_settings(layer, attributes))
 
 
@@ -377,7 +377,7 @@ def cell(kind: str, **attributes: Attribute) -> Row:
     PyTorch and Paddle use. Each keyword argument names a setting; its value is the attribute from which the setting is
     read."""
     return lambda path, layer: Layer(
-        path, kind, of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
+        path, kind, parts_of_single_cell(kind), {**ONE_CELL, **_settings(layer, attributes)}
     )
 
 
@@ -400,7 +400,7 @@ def read_each(
     return described
 
 
-def over_axes(
+def for_1d_to_3d(
     module: object, name: str, row: Callable[[int, str, Any], Layer | None]
 ) -> dict[type, Row | None]:
     """Returns rows of a `Table` for a family of layers that has one class for each number of axes: one, two and three.
@@ -542,7 +542,7 @@ def pad(
     )
 
 
-def last_axis_first(padding: Sequence[int]) -> list[tuple[int, int]]:
+def padding_pairs(padding: Sequence[int]) -> list[tuple[int, int]]:
     """Returns the padding as one pair per axis, for the two sides of the axis, beginning with the first axis. `padding`
     is a flat list in the form of PyTorch and Paddle, which begins with the last axis."""
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
@@ -560,7 +560,7 @@ def plain(path: str, kind: str, **settings: object) -> Layer:
     return Layer(path, kind, (), settings)
 
 
-def other(path: str, layer: object, details: str = "") -> Layer:
+def unknown_layer(path: str, layer: object, details: str = "") -> Layer:
     """Returns the entry for a layer of an unknown class, or for a fact about a layer that no setting expresses, such as
     a hook. `details` is a string that describes the layer or the fact. Two entries for the same framework are treated
     as equal if their `details` and their classes are equal."""
@@ -604,10 +604,10 @@ def is_rewritten(layer: object, package: str, *methods: str) -> bool:
     return _root(owner) != package
 
 
-def own_code(path: str, layer: object) -> Layer:
+def entry_for_own_code(path: str, layer: object) -> Layer:
     """Returns the entry for a layer's own code. This entry follows a layer with parameters if the layer's class is from
     outside the framework and has its own code."""
-    return other(f"{path}()", layer, "its own code")
+    return unknown_layer(f"{path}()", layer, "its own code")
 
 
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:
@@ -635,7 +635,7 @@ def _window(
     sizes = per_axis(kernel, axes)
     # in every framework, the default stride of a pool is its kernel size
     steps = sizes if stride is None or stride == [] else per_axis(stride, axes)
-    around = padding.lower() if isinstance(padding, str) else sides(padding, axes)
+    around = padding.lower() if isinstance(padding, str) else padding_per_axis(padding, axes)
     # "valid" is Keras's name for no padding
     if around == "valid":
         around = (0,) * axes

@@ -22,15 +22,15 @@ from xdevice.contract import Backend
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, StateError
 from xdevice.twins import owners
-from xdevice.twins.weights.added_parameters import require_merged
+from xdevice.twins.weights.added_parameters import require_merged_lora
 
 from . import differences, flat_states, reading
 from .by_inputs.runs import Runs
 from .by_inputs.trying import pair_by_inputs
-from .differences import Lister, Pairing
+from .differences import DifferenceLister, Pairing
 from .forms import pixel_order, row_slices, single_tensors
-from .forms.alike import alike, without_channels
-from .pairing import order_in_doubt, pair_layers, spelled_out
+from .forms.alike import refuse_unknown_channels, with_same_forms
+from .pairing import doubts_about_order, expand_names, pair_layers
 from .reading import Request, some_of
 from .state import LIKE, State, Writer
 
@@ -127,17 +127,21 @@ def _convert(source: Any, target: Backend, like: Any, request: Request, state: S
         return
     # before the forms are compared, because an embedding may match its counterpart only after it was cut
     if source_rows or target_rows:
-        source_twin = row_slices.cut(source_twin, source_rows, state.done, is_target=False)
-        target_twin = row_slices.cut(target_twin, target_rows, state.done, is_target=True)
+        source_twin = row_slices.select_rows(
+            source_twin, source_rows, state.done, is_target=False
+        )
+        target_twin = row_slices.select_rows(
+            target_twin, target_rows, state.done, is_target=True
+        )
     # models whose layers have the same forms are not rewritten, so their names and their order stay unchanged
     if not source_twin.has_forms_of(target_twin):
-        source_twin, target_twin = alike(source_twin, target_twin)
-    # after `alike`, and before pairing, so that an error about a missing device comes first
+        source_twin, target_twin = with_same_forms(source_twin, target_twin)
+    # after `with_same_forms`, and before pairing, so that an error about a missing device comes first
     writer = Writer(source_twin, target, target_twin, state, request)
     pairing = _pair(
-        source_twin, target_twin, request._replace(names=spelled_out(names, source_twin))
+        source_twin, target_twin, request._replace(names=expand_names(names, source_twin))
     )
-    lister = Lister(source_twin, target_twin, pairing, state)
+    lister = DifferenceLister(source_twin, target_twin, pairing, state)
     for one, other in (*pairing.pairs, *pairing.singles):
         # before `put`, so that `state` also has the pairs of layers whose values do not fit
         state.pairs[one.path] = other.path
@@ -179,7 +183,7 @@ def _read(
             if not source_twin.has_forms_of(target_twin):
                 # low-rank adapters (LoRA) would change the layers; models with equal layers have no adapters, or the
                 # same ones
-                require_merged(source_twin.variables, target_twin.variables)
+                require_merged_lora(source_twin.variables, target_twin.variables)
     if request.skip:
         source_twin, target_twin = _without_skipped(
             source_twin, target_twin, request.skip, state
@@ -208,13 +212,13 @@ def _without_skipped(
     """Returns both models without the layers that `skip=` names, and lists these layers in `state`. Raises `StateError`
     if neither model has parameters at one of the paths."""
     # a misspelled path would otherwise be ignored, and nobody would notice
-    reading.require_used(
+    reading.require_skip_used(
         skip, [source_twin] if target_twin is None else [source_twin, target_twin]
     )
     names = [name for name in source_twin.variables if reading.is_skipped(name, skip)]
     if names:
         state.done.append(f"{some_of(names)} of {source_twin.name} left out, because of skip=")
-    source_twin = reading.without(source_twin, skip)
+    source_twin = reading.without_skipped(source_twin, skip)
     if target_twin is not None:
         state.skipped = [
             name for name in target_twin.variables if reading.is_skipped(name, skip)
@@ -223,7 +227,7 @@ def _without_skipped(
             state.done.append(
                 f"{some_of(state.skipped)} of {target_twin.name} stay as they are, because of skip="
             )
-        target_twin = reading.without(target_twin, skip)
+        target_twin = reading.without_skipped(target_twin, skip)
     return source_twin, target_twin
 
 
@@ -234,11 +238,11 @@ def _write_without_like(
     names unchanged. Lists tensors outside any layer as unmapped, and layers with an uncertain pixel order as
     differences."""
     # there is no other model from which the number of channels of a group norm could be read
-    source_twin = without_channels(source_twin)
+    source_twin = refuse_unknown_channels(source_twin)
     writer = Writer(source_twin, target, None, state, request)
     for layer in source_twin.layers:
         writer.put_without_like(layer)
-    state.differences += pixel_order.in_doubt(source_twin, target)
+    state.differences += pixel_order.doubts(source_twin, target)
     for name in source_twin.single_names:
         state.unmapped[name] = (
             f"it belongs to no layer that xdevice knows; pass kinds={{{name!r}: 'same'}} to convert it unchanged, or "
@@ -276,7 +280,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
                 pairs, run, with_values, number, doubt = pair_by_inputs(runs, names, values_of)
                 plain = differences.compare_by_calls(source, runs.expected, target, run, pairs)
                 # if the inputs left no question open, the order of the layers is not in doubt
-                doubts = [doubt, *order_in_doubt(source, target, pairs)] if doubt else []
+                doubts = [doubt, *doubts_about_order(source, target, pairs)] if doubt else []
                 return Pairing(pairs, singles[number], plain, likely, doubts, runs, with_values)
             except ArgumentError as error:  # the target cannot run with these inputs
                 doubts = [f"inputs= does not show which layers correspond: {error}"]
@@ -286,7 +290,7 @@ def _pair(source: Twin, target: Twin, request: Request) -> Pairing:
         if error.pairs:
             error.pairs = {**likely, **error.pairs}
         raise
-    doubts += order_in_doubt(source, target, pairs)
+    doubts += doubts_about_order(source, target, pairs)
     plain = differences.compare_by_definition(source, target, pairs)
     return Pairing(pairs, singles[0], plain, likely, doubts)
 

@@ -20,9 +20,9 @@ from xdevice.contract.private import AbsentNameError
 from xdevice.errors import UnsupportedError
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.operations import OTHER, WHOLE
-from xdevice.twins.weights.added_parameters import advice, advice_of_tensor
+from xdevice.twins.weights.added_parameters import advice_of_tensor, advice_on_added
 
-from .reading import SHAPING, is_unread, parent_of, some_of
+from .reading import SHAPING, has_unknown_settings, parent_of, some_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Mapping
@@ -114,7 +114,7 @@ class Pairing(NamedTuple):
     """The run of the target with the converted values; None if pairing did not require such a run."""
 
 
-class Lister:
+class DifferenceLister:
     """Lists in `state` the differences between two models. `pairing` contains the pairs of their layers."""
 
     def __init__(self, source: Twin, target: Twin, pairing: Pairing, state: State) -> None:
@@ -164,7 +164,7 @@ class Lister:
             self._add_lines([line.removesuffix(_RUN_BOTH) if has_inputs else line])
         # gelu and its tanh form are so close that equal outputs may not distinguish them
         if runs is not None and agree and not self._knows_activations():
-            self._state.differences += runs.gelu_in_doubt()
+            self._state.differences += runs.doubts_about_gelu()
 
     def _add(self, difference: SettingDifference) -> str:
         """Adds a line about a difference to the state, and returns the line."""
@@ -197,7 +197,7 @@ class Lister:
         ]
         if names:
             # there is specific advice for parameters of LoRA and of quantizers
-            why = advice(names) or f"only {twin.name} has this layer, not {other.name}"
+            why = advice_on_added(names) or f"only {twin.name} has this layer, not {other.name}"
             self._state.unmapped |= dict.fromkeys(names, why)
         for layer in twin.singles:
             if id(layer) not in paired:
@@ -240,19 +240,22 @@ class Lister:
         inputs could have revealed a difference."""
         # a run is expensive, and pairing by inputs has usually run the target with these values already
         computed = self._pairing.computed or runs.run_with(self._state)
-        apart = runs.outputs_apart(computed)
-        self._state.differences += runs.not_compared(computed)
-        is_blind = apart <= runs.limit and runs.is_blind()
-        if apart <= runs.limit and not is_blind:
+        distance = runs.distance_of_outputs(computed)
+        self._state.differences += runs.outputs_not_compared(computed)
+        ignores_inputs = distance <= runs.limit and runs.outputs_ignore_inputs()
+        if distance <= runs.limit and not ignores_inputs:
             return True
-        if is_blind:
+        if ignores_inputs:
             # for example, a deep model at initial weights shrinks any input to nothing
             how = "are the same as on zeros, so they prove nothing; pass trained weights, or other inputs"
-        # `outputs_apart` returns infinity if no difference can be computed
-        elif math.isinf(apart):
+        # `distance_of_outputs` returns infinity if no difference can be computed
+        elif math.isinf(distance):
             how = "have different shapes, or numbers that are not finite"
         else:
-            how = f"are off by {apart:.2g} of their largest value, or of their spread over the batch if that is smaller"
+            how = (
+                f"are off by {distance:.2g} of their largest value, or of their spread over the batch if that is "
+                f"smaller"
+            )
         where = runs.where(computed, self._pairing.pairs)
         self._state.differences.append(f"the outputs on inputs= {how}; {where}")
         return False
@@ -274,7 +277,7 @@ class Lister:
             yield from self._flattened_images()
             yield from self._added_biases()
             yield from self._layers_not_compared()
-            yield from self._axes_in_doubt()
+            yield from self._doubts_about_axes()
 
     def _both_ways(self) -> Iterator[tuple[Twin, Layer, Layer]]:
         """Yields two entries for each pair of layers, one for the source's layer and one for the target's layer. An
@@ -313,7 +316,8 @@ class Lister:
         paths = [
             other.path
             for one, other in self._pairing.pairs
-            if one.kind != _TENSOR and ((is_model and is_unread(one)) or is_unread(other))
+            if one.kind != _TENSOR
+            and ((is_model and has_unknown_settings(one)) or has_unknown_settings(other))
         ]
         if paths:
             yield (
@@ -349,7 +353,7 @@ class Lister:
         paths = [
             other.path
             for _, layer, other in self._both_ways()
-            if layouts.ADDED in layer.settings
+            if layouts.BIAS_ADDED in layer.settings
         ]
         if paths:
             yield (
@@ -390,7 +394,7 @@ class Lister:
         if texts:
             yield f"not compared: {' and '.join(texts)}, which have no counterpart in the other model; {hint}"
 
-    def _axes_in_doubt(self) -> Iterator[str]:
+    def _doubts_about_axes(self) -> Iterator[str]:
         """Yields a line that names the normalization layers that may normalize a different axis than their
         counterparts."""
         # if both layers have this setting, it is compared like any other; a norm that does not state it normalizes the
@@ -398,16 +402,17 @@ class Lister:
         doubts = [
             (twin, layer)
             for twin, layer, other in self._both_ways()
-            if layouts.AXIS in layer.settings and layouts.AXIS not in other.settings
+            if layouts.AXIS_IN_DOUBT in layer.settings
+            and layouts.AXIS_IN_DOUBT not in other.settings
         ]
         if doubts:
             twin, layer = doubts[0]
             other = self._target if twin is self._source else self._source
             more = f" and {len(doubts) - 1} more" if len(doubts) > 1 else ""
             yield (
-                f"not compared: the axis of {layer.path or layer.kind}{more}, which is {layer.settings[layouts.AXIS]} "
-                f"in {twin.name} and the second axis in {other.name}; these are the same only if the code moves axes"
-                f"{_RUN_BOTH}"
+                f"not compared: the axis of {layer.path or layer.kind}{more}, which is "
+                f"{layer.settings[layouts.AXIS_IN_DOUBT]} in {twin.name} and the second axis in {other.name}; these "
+                f"are the same only if the code moves axes{_RUN_BOTH}"
             )
 
     def _knows_activations(self) -> bool:

@@ -14,20 +14,20 @@ import numpy as np
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.twins.contract import dialects, layouts
-from xdevice.twins.weights.added_parameters import advice, require_merged
+from xdevice.twins.weights.added_parameters import advice_on_added, require_merged_lora
 from xdevice.twins.weights.checkpoints import open_checkpoint
 from xdevice.twins.weights.disk import path_text
 from xdevice.twins.weights.format import FileTensor, Header, OpenedTensor
-from xdevice.twins.weights.nested import state_in
+from xdevice.twins.weights.nested import find_state
 
 from . import recognition
 from .reading import (
     Twin,
+    expand_kinds,
     is_skipped,
     layer_of_single,
     paths_in,
     some_of,
-    spelled_out,
     with_shape_settings,
     without_owner,
 )
@@ -73,7 +73,7 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
             f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
             f"{type(source).__qualname__}"
         )
-    nested = state_in(source, "the source")
+    nested = find_state(source, "the source")
     if nested.key:
         done.append(_TAKEN.format(nested.key))
     elif nested.left:
@@ -286,11 +286,11 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
     if target is not None:
         tensors = _with_ties(tensors, target, header.remarks if header else {}, state.done)
         # LoRA's parameters would otherwise be reported one by one as tensors without a layer
-        require_merged(tensors, target.variables)
+        require_merged_lora(tensors, target.variables)
     backend = _backend_of(tensors)
     variables = {name: _tensor(backend, value) for name, value in tensors.items()}
     # then the kinds of the layers that are known by their paths
-    stated = spelled_out(request.kinds, variables, None)
+    stated = expand_kinds(request.kinds, variables, None)
     # names= reversed: the path in the state, by the path in the target
     source_path_of = {
         target_path: source_path for source_path, target_path in request.names.items()
@@ -372,10 +372,10 @@ def _require_known(
     fit several kinds, or if there is a target and the state contains none of its layers. `variables` contains the
     tensors of the state, and `unknown` contains those that belong to none of `layers`."""
     if target is None and unknown:
-        instead = advice(unknown) or (
+        instead = advice_on_added(unknown) or (
             f"pass the model instead of its state, or a model of the target as like=. Or pass the kinds of these "
-            f"parameters: names and shapes suggest {recognition.question(unknown, reading)}. Or leave the parameters "
-            f"out with skip="
+            f"parameters: names and shapes suggest {recognition.suggested_kinds(unknown, reading)}. Or leave the "
+            f"parameters out with skip="
         )
         raise StateError(
             f"the kinds of these parameters are unknown: {some_of(unknown)}; {instead}"
@@ -390,14 +390,14 @@ def _require_known(
         raise StateError(
             f"{shown(path)} may be {' or '.join(reading.doubts[path])}: names and shapes do not determine its kind"
             f"{more}. Pass the model instead of its state, or pass the kind; a guess is "
-            f"{recognition.question(names, reading)}"
+            f"{recognition.suggested_kinds(names, reading)}"
         )
     # a target that consists of single tensors only has no layers that the state could lack
     if target is not None and target.layers and not layers:
         raise StateError(
             f"the state contains no layer of like=: like= contains {some_of(target.variables)}, and the state contains "
             f"{some_of(variables)}; "
-            f"{advice(unknown) or 'say which layer is which with names= or kinds=, or pass the model itself'}"
+            f"{advice_on_added(unknown) or 'say which layer is which with names= or kinds=, or pass the model itself'}"
         )
 
 

@@ -168,7 +168,7 @@ def _last_names(*paths: str) -> set[str]:
     return {last_name(path) for path in paths if not last_name(path).isdigit()}
 
 
-def guess(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
+def guess_pairs(ours: Sequence[str], theirs: Sequence[str]) -> dict[str, str]:
     """Returns the counterparts that the names suggest, as a dict from paths in `ours` to paths in `theirs`. If several
     paths match equally well, the one with the nearest position is chosen. If one list is longer, its remaining paths
     are left out."""

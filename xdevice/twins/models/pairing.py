@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from xdevice.errors import StateError, shown
 from xdevice.twins.contract import layouts
 
-from .name_likeness import crossings, guess
-from .reading import SHAPING, is_unread, last_name, some_of
+from .name_likeness import crossings, guess_pairs
+from .reading import SHAPING, has_unknown_settings, last_name, some_of
 from .unpairable import Unpaired, advice_on_rows, crossing_message, unclear_message
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def pair_layers(source: Twin, target: Twin, names: Names) -> Pairs:
             paired layers differ in kind or shape. If it is not clear which layers correspond, the attribute `pairs` of
             the error contains the likely pairs, as a dict from paths of the source to paths of the target.
     """
-    pairs = by_name(source, target, names) if names else []
+    pairs = pairs_of_names(source, target, names) if names else []
     ours, theirs = _not_in_names(source, target, names)
     target_by_path = {layer.path: layer for layer in theirs}
     # layers with the same paths correspond, in whatever order they are defined
@@ -64,7 +64,7 @@ def _with_signatures(twin: Twin, layers: list[Layer]) -> Unpaired:
 # by `names=`
 
 
-def by_name(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
+def pairs_of_names(source: Twin, target: Twin, names: Names) -> list[tuple[Layer, Layer]]:
     """Returns the pairs of layers that the user passed as `names=`. Pairs of two single tensors are left out. Raises
     `StateError` if a path is not the path of a layer (a single tensor is not a layer), or if a layer of the target
     appears twice."""
@@ -95,7 +95,7 @@ def _layer_at(layers: Mapping[str, Layer], path: str, twin: Twin) -> Layer:
     return layers[path]
 
 
-def spelled_out(names: Names, source: Twin) -> dict[str, str]:
+def expand_names(names: Names, source: Twin) -> dict[str, str]:
     """Returns `names` with each pattern replaced by one entry for each matching layer of the source. In the path of the
     target, each `*` is replaced by the string that the corresponding `*` matches in the path of the source. Raises
     `StateError` if a pattern matches no layer, or if the target's pattern contains more `*` than the source's
@@ -147,25 +147,27 @@ def _pair_by_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
             if layer.path in target_by_path
         ]
     # the same order within each kind is enough, because some models define all of their norms after the other layers
-    by_kind, others = _by_kind(ours), _by_kind(theirs)
+    by_kind, others = _sorted_by_kind(ours), _sorted_by_kind(theirs)
     if by_kind.signatures == others.signatures:
         return _pair_in_order(by_kind, others)
     return _pair_unique(ours, theirs)
 
 
-def _by_kind(twin: Unpaired) -> Unpaired:
+def _sorted_by_kind(twin: Unpaired) -> Unpaired:
     """Returns the layers sorted by their kinds."""
     # `sorted` is stable, so the layers of one kind keep their order
-    return twin._replace(signed=sorted(twin.signed, key=lambda pair: pair[0].kind))
+    return twin._replace(
+        with_signatures=sorted(twin.with_signatures, key=lambda pair: pair[0].kind)
+    )
 
 
 def _is_part(few: Unpaired, many: Unpaired) -> bool:
     """Whether `many` contains all layers in `few`, with the same paths and signatures. False if a path in `few` ends in
     a number, because a path such as 0.1 does not identify a layer."""
-    signature_of = {layer.path: signature for layer, signature in many.signed}
+    signature_of = {layer.path: signature for layer, signature in many.with_signatures}
     return all(
         signature_of.get(layer.path) == signature and not last_name(layer.path).isdigit()
-        for layer, signature in few.signed
+        for layer, signature in few.with_signatures
     )
 
 
@@ -188,7 +190,7 @@ def _pair_in_order(ours: Unpaired, theirs: Unpaired) -> Pairs:
         if pairs := crossings(paths, others):
             # `crossings` returns indices of the lists above, which are turned into indices of all layers
             crossed.update(places[index] for pair in pairs for index in pair)
-            likely |= guess(paths, others)
+            likely |= guess_pairs(paths, others)
     if crossed:
         raise StateError(
             crossing_message(ours, theirs, sorted(crossed), likely), likely_pairs(ours, theirs)
@@ -209,10 +211,10 @@ def _pair_unique(ours: Unpaired, theirs: Unpaired) -> Pairs:
     ]
     if several:
         raise StateError(unclear_message(ours, theirs, several), likely_pairs(ours, theirs))
-    target_layer_of = {signature: layer for layer, signature in theirs.signed}
+    target_layer_of = {signature: layer for layer, signature in theirs.with_signatures}
     return [
         (layer, target_layer_of[signature])
-        for layer, signature in ours.signed
+        for layer, signature in ours.with_signatures
         if signature in target_layer_of
     ]
 
@@ -233,7 +235,9 @@ def likely_pairs(ours: Unpaired, theirs: Unpaired, by_names: bool = True) -> dic
     for signature in dict.fromkeys(ours.signatures):
         paths, others = (twin.only([signature]).paths for twin in (ours, theirs))
         in_order = len(paths) == len(others) and not (by_names and crossings(paths, others))
-        likely |= dict(zip(paths, others, strict=True)) if in_order else guess(paths, others)
+        likely |= (
+            dict(zip(paths, others, strict=True)) if in_order else guess_pairs(paths, others)
+        )
     return likely
 
 
@@ -241,8 +245,9 @@ def _with_strides(twin: Unpaired) -> Unpaired:
     """Returns the same layers with their strides added to their signatures. A shortcut may have the same kind and shape
     as the layer that it bypasses, but a different stride."""
     return twin._replace(
-        signed=[
-            (layer, (*own, str(layer.settings.get("stride")))) for layer, own in twin.signed
+        with_signatures=[
+            (layer, (*own, str(layer.settings.get("stride"))))
+            for layer, own in twin.with_signatures
         ]
     )
 
@@ -260,7 +265,7 @@ def pairs_in_order(source: Twin, target: Twin, names: Names) -> dict[str, str]:
     }
 
 
-def order_in_doubt(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
+def doubts_about_order(source: Twin, target: Twin, pairs: Pairs) -> Iterator[str]:
     """Yields a line about layers that `pair_layers` paired only by their order among the layers of the same kind.
     Yields nothing if all layers, regardless of their kinds, are in the same order in both models."""
     places = {layer.path: place for place, layer in enumerate(target.layers)}
@@ -308,14 +313,14 @@ def check_pair(source: Twin, one: Layer, target: Twin, other: Layer) -> None:
         for name, shape in ours.items()
         # a parameter that the other layer lacks is not compared. The g of a weight norm may have another shape, because
         # it depends on the norm's axis; the result lists that difference
-        if shape != theirs.get(name, shape) and name != layouts.NORMED[0]
+        if shape != theirs.get(name, shape) and name != layouts.WEIGHT_NORM[0]
     ]
     if same_kind and not differing:
         return
     hints = [
         f"kinds={{{layer.path!r}: {counterpart.kind!r}}}"
         for layer, counterpart in ((one, other), (other, one))
-        if is_unread(layer)
+        if has_unknown_settings(layer)
     ]
     advice = "say "
     if hints and not same_kind:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     Form = tuple[str, tuple[tuple[str, Shape], ...]]
     """The kind of a layer, and the name and shape of each of its parameters, as in PyTorch."""
     Signature = tuple[object, ...]
-    """The kind of a layer and the shape of one of its parameters (see `_TELLING`). Layers with different signatures are
-    not paired."""
+    """The kind of a layer and the shape of one of its parameters (see `_DISTINGUISHING`). Layers with different
+    signatures are not paired."""
 
 
 class Request(NamedTuple):
@@ -56,8 +56,8 @@ _MOST_LAYERS: Final = 32
 SHAPING: Final = ("groups", "layers", "bidirectional", "projection", "packed")
 """Settings that determine the shapes of a layer's parameters. If two layers differ in one of these settings, their
 shapes may differ too."""
-_TELLING: Final = (
-    "running_mean", "weight", layouts.NORMED[1], layouts.SPECTRAL[0], "weight_ih_l0", "out_proj.weight", "",
+_DISTINGUISHING: Final = (
+    "running_mean", "weight", layouts.WEIGHT_NORM[1], layouts.SPECTRAL_NORM[0], "weight_ih_l0", "out_proj.weight", "",
 )  # fmt: skip
 """PyTorch's names of the parameters whose shapes distinguish layers of the same kind. For each layer, the first of
 these parameters that the layer has is used."""
@@ -119,11 +119,11 @@ class Twin(NamedTuple):
         return ours == theirs
 
     def signature(self, layer: Layer) -> Signature:
-        """Returns the kind of a layer, and the shape (in PyTorch's layout) of the first parameter in `_TELLING` that
-        the layer has. Returns only the kind if the layer has none of these parameters. For a convolution, the size of
-        the input axis is the total number of input channels of all groups."""
+        """Returns the kind of a layer, and the shape (in PyTorch's layout) of the first parameter in `_DISTINGUISHING`
+        that the layer has. Returns only the kind if the layer has none of these parameters. For a convolution, the size
+        of the input axis is the total number of input channels of all groups."""
         shapes = self.shapes(layer)
-        name = next((name for name in _TELLING if name in shapes), None)
+        name = next((name for name in _DISTINGUISHING if name in shapes), None)
         if name is None:
             return (layer.kind,)
         shape = shapes[name]
@@ -226,12 +226,12 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
         # layers with parameters can be paired nevertheless; `differences` reports that other layers were not compared
         sequence = None
     if kinds:
-        paths = spelled_out(kinds, variables, sequence)
+        paths = expand_kinds(kinds, variables, sequence)
         # a kind that the user passes overrides a kind that was guessed from names and shapes
         layers = [
             one
             for one in layers
-            if not (is_unread(one) and paths.get(one.path, one.kind) != one.kind)
+            if not (has_unknown_settings(one) and paths.get(one.path, one.kind) != one.kind)
         ]
         layers += _declared(backend, variables, layers, sequence, kinds)
     singles = [
@@ -265,7 +265,11 @@ def with_kinds_of(twin: Twin, other: Twin, names: Names) -> Twin:
     layers = []
     for layer in twin.layers:
         counterpart = other_layers.get(names.get(layer.path, layer.path))
-        if counterpart is None or counterpart.kind == layer.kind or not is_unread(layer):
+        if (
+            counterpart is None
+            or counterpart.kind == layer.kind
+            or not has_unknown_settings(layer)
+        ):
             layers.append(layer)
             continue
         own = {part.name: twin.variables[part.name] for part in layer.parts}
@@ -290,7 +294,7 @@ def _fits(twin: Twin, layer: Layer, other: Twin, counterpart: Layer) -> bool:
     return all(theirs.get(name, shape) == shape for name, shape in ours.items())
 
 
-def is_unread(layer: Layer) -> bool:
+def has_unknown_settings(layer: Layer) -> bool:
     """Whether the settings of the layer are unknown because its kind is known only from `kinds=`, or from names and
     shapes."""
     return (
@@ -318,7 +322,10 @@ def layer_of_single(name: str, value: Any) -> Layer:
     """Returns a layer of the kind "same" for a variable that is in no known layer. The shape of the layer in PyTorch's
     layout has no axes of length 1."""
     return Layer(
-        with_dots(name), "same", (Part(name, ("",), layouts.squeezed(tuple(value.shape))),), {}
+        with_dots(name),
+        "same",
+        (Part(name, ("",), layouts.squeezed_in_torch(tuple(value.shape))),),
+        {},
     )
 
 
@@ -395,7 +402,7 @@ def _declared(
     kinds = {
         path: kind
         # a pattern may also match layers that the adapter has read already
-        for path, kind in spelled_out(kinds, ownerless, sequence).items()
+        for path, kind in expand_kinds(kinds, ownerless, sequence).items()
         if with_dots(path) not in paths
     }
     declared = [
@@ -405,7 +412,7 @@ def _declared(
     return [layer for layer in declared if layer is not None]
 
 
-def spelled_out(
+def expand_kinds(
     kinds: Names, names: Iterable[str], sequence: Iterable[Layer] | None
 ) -> dict[str, str]:
     """Returns `kinds` with each pattern and class name replaced by the matching paths: paths of modules, or names of
@@ -462,7 +469,7 @@ def declared_layer(
     readings = [
         layer
         for parts_of in dialects
-        if (layer := laid_out(parts_of, path, kind, variables)) is not None
+        if (layer := layer_in_dialect(parts_of, path, kind, variables)) is not None
     ]
     if not readings:
         return None
@@ -474,7 +481,9 @@ def declared_layer(
     return with_shape_settings(layer, variables)
 
 
-def laid_out(parts_of: PartsOf, path: str, kind: str, variables: Variables) -> Layer | None:
+def layer_in_dialect(
+    parts_of: PartsOf, path: str, kind: str, variables: Variables
+) -> Layer | None:
     """Returns the layer of a kind at a path, in one dialect. `parts_of` returns the parts of a layer in this dialect.
     If several settings are possible, the layer gets the settings for which `variables` contains the most parameters.
     Returns None if `variables` contains no parameter of the layer, or if `variables` lacks a weight of a recurrent or
@@ -507,16 +516,16 @@ def _as_stored(parts: Sequence[Part], start: str, variables: Variables) -> Seque
             part._replace(name=DEPTHWISE, rule=rule) if part.of == ("weight",) else part
             for part in parts
         ]
-    for g, v in layouts.NORM_NAMES:
+    for g, v in layouts.WEIGHT_NORM_NAMES:
         if start + g in variables and start + v in variables:
             stored, axes = tuple(variables[start + g].shape), len(variables[start + v].shape)
             # axes of length 1 are appended until g has as many axes as v: a g with fewer axes does not show along which
             # axis the norm was computed, and PyTorch's default is the first axis
             shape = (*stored, *(1,) * (axes - len(stored)))
-            return layouts.normed(parts, (g, v), shape, stored)
-    for names in layouts.SPECTRAL_NAMES:
+            return layouts.with_weight_norm(parts, (g, v), shape, stored)
+    for names in layouts.SPECTRAL_NORM_NAMES:
         if all(start + name in variables for name in names):
-            return layouts.spectral(parts, names)
+            return layouts.with_spectral_norm(parts, names)
     return parts
 
 
@@ -561,8 +570,8 @@ def with_shape_settings(layer: Layer, variables: Variables) -> Layer:
         StateError: if the shapes do not fit the layer's kind.
     """
     check_shapes(layer, variables)
-    # only attentions have a setting that follows from shapes; `laid_out` has inferred the settings of other kinds from
-    # names
+    # only attentions have a setting that follows from shapes; `layer_in_dialect` has inferred the settings of other
+    # kinds from names
     if layer.kind != layouts.ATTENTION:
         return layer
     return layer._replace(
@@ -606,7 +615,7 @@ def is_skipped(name: str, skip: Sequence[str]) -> bool:
     return any(full_path == path or full_path.startswith(f"{path}.") for path in skip)
 
 
-def without(twin: Twin, skip: Sequence[str]) -> Twin:
+def without_skipped(twin: Twin, skip: Sequence[str]) -> Twin:
     """Returns the twin without the layers and single tensors that have a parameter at one of the paths in `skip`."""
 
     def kept(layers: Iterable[Layer]) -> list[Layer]:
@@ -620,7 +629,7 @@ def without(twin: Twin, skip: Sequence[str]) -> Twin:
     return twin._replace(layers=kept(twin.layers), singles=kept(twin.singles))
 
 
-def require_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
+def require_skip_used(skip: Sequence[str], twins: Sequence[Twin]) -> None:
     """Raises `StateError` if a path in `skip=` matches no parameters in any of the models."""
     names = [name for twin in twins for name in twin.variables]
     for path in skip:

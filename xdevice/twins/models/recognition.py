@@ -20,8 +20,8 @@ from .reading import (
     SHAPING,
     check_shapes,
     is_skipped,
-    laid_out,
     last_name,
+    layer_in_dialect,
     module_of,
     paths_in,
     shapes_of,
@@ -168,9 +168,9 @@ def _read(
     for path, kind in kinds.items():
         # the target's layer first, because it has exactly the parts of this layer, whereas `parts_of` returns the parts
         # that layers of the kind usually have
-        layer = _as_in_target(dialect, target_at.get(path), variables, target) or laid_out(
-            parts_of, path, kind, variables
-        )
+        layer = _as_in_target(
+            dialect, target_at.get(path), variables, target
+        ) or layer_in_dialect(parts_of, path, kind, variables)
         if layer is None:
             lacking.append(path)
             continue
@@ -331,7 +331,7 @@ def _layers_by_names(
 def _attention(parts_of: PartsOf, path: str, variables: Variables) -> Layer | None:
     """Returns the attention at a path if packed weights or an axis of heads distinguish it from four linear layers;
     otherwise None."""
-    layer = laid_out(parts_of, path, layouts.ATTENTION, variables)
+    layer = layer_in_dialect(parts_of, path, layouts.ATTENTION, variables)
     if layer is None:
         return None
     is_packed = any(len(part.of) > 1 for part in layer.parts)
@@ -344,7 +344,7 @@ def _attention(parts_of: PartsOf, path: str, variables: Variables) -> Layer | No
 def _complete_layer(parts_of: PartsOf, path: str, kind: str, own: Variables) -> Layer | None:
     """Returns the layer of this kind that consists of exactly the tensors `own`, including a weight, or None if these
     tensors do not form such a layer."""
-    layer = laid_out(parts_of, path, kind, own)
+    layer = layer_in_dialect(parts_of, path, kind, own)
     # a tensor that layers of this kind do not have shows that the kind is wrong
     if layer is None or len(layer.parts) != len(own) or not _fits(layer, own):
         return None
@@ -371,7 +371,7 @@ def _likely_first(possible: list[Layer]) -> list[Layer]:
 # asking the user for the kinds
 
 
-def question(unknown: Iterable[str], reading: Reading) -> str:
+def suggested_kinds(unknown: Iterable[str], reading: Reading) -> str:
     """Returns a guess at the argument `kinds=` for the tensors named `unknown`, as a string. Tensors in a layer of the
     reading get the kind of this layer; other tensors get the kind "same". A long guess is truncated."""
     names = list(unknown)

@@ -141,7 +141,7 @@ class State(dict[str, Any]):
         return "\n".join(lines)
 
 
-_name_of = cache(dtypes.dtype_name)  # there are many tensors, but few dtypes
+_dtype_name = cache(dtypes.dtype_name)  # there are many tensors, but few dtypes
 
 
 # writing the parameters of one model
@@ -254,7 +254,7 @@ class Writer:
         """Returns a message if the weight norms of two layers cannot be converted because they are computed over
         different axes. Returns "" if the axes are the same, or if a layer has no weight norm."""
         # PyTorch's name of the lengths, one of the two parameters of a weight norm; their shape reveals the axes
-        g = layouts.NORMED[0]
+        g = layouts.WEIGHT_NORM[0]
         if not (_has(g, layer.parts) and _has(g, other.parts)):
             return ""
         ours, theirs = self._source.shapes(layer)[g], like.shapes(other)[g]
@@ -315,7 +315,7 @@ class Writer:
         place = backend.device_of(value)
         if place.kind == "meta":
             return np.broadcast_to(
-                np.zeros((), host_dtype(_name_of(value.dtype))), tuple(value.shape)
+                np.zeros((), host_dtype(_dtype_name(value.dtype))), tuple(value.shape)
             ), place
         return backend.peek(value), place
 
@@ -324,7 +324,7 @@ class Writer:
         one weight, or splits one weight into two parameters. The outputs then agree, but training differs, so a line is
         added to `differences`."""
         # PyTorch's names of the two parameters of a weight norm: the lengths and the directions
-        g, v = layouts.NORMED
+        g, v = layouts.WEIGHT_NORM
         # whether the target's layer has a weight norm, which is possible only with `like`
         is_wanted = _has(g, parts)
         # either both layers have a weight norm, or neither has one
@@ -354,9 +354,9 @@ class Writer:
         """Replaces the parameters of a spectral norm in `values` by one weight if the target has no such norm. The
         reverse is impossible: the vectors u and v of a spectral norm are learned together with the weight, and the
         source does not have them."""
-        if layouts.SPECTRAL[0] not in values or _has(layouts.SPECTRAL[0], parts):
+        if layouts.SPECTRAL_NORM[0] not in values or _has(layouts.SPECTRAL_NORM[0], parts):
             return
-        original, u, v = (values.pop(name) for name in layouts.SPECTRAL)
+        original, u, v = (values.pop(name) for name in layouts.SPECTRAL_NORM)
         # a state of tensors does not have this setting; in that case `weight_of_spectral` determines the axis
         axis = layer.settings.get(layouts.SPECTRAL_AXIS)
         array = layouts.weight_of_spectral(
@@ -442,8 +442,8 @@ class Writer:
         # of several variables, only the first is looked up: two tied layers are assumed to share all of them
         first_source = self._source.variables[names[0]]
         variable = None if self._like is None else self._like.variables[part.name]
-        target_dtype = None if variable is None else _name_of(variable.dtype)
-        dtype = _name_of(array.dtype)
+        target_dtype = None if variable is None else _dtype_name(variable.dtype)
+        dtype = _dtype_name(array.dtype)
         requested = target_dtype if self._dtype == LIKE else self._dtype
         # counters and other integers keep their dtype, because dtype= is for floats
         if requested is not None and requested != dtype and dtype in FLOATS:
@@ -639,7 +639,9 @@ def _misfits(
         expected, actual = _form(variable), _form(value)
         # the dtypes differ, and not the shapes
         if expected != actual and tuple(variable.shape) == tuple(value.shape):
-            casts.setdefault((_name_of(value.dtype), _name_of(variable.dtype)), []).append(name)
+            casts.setdefault(
+                (_dtype_name(value.dtype), _dtype_name(variable.dtype)), []
+            ).append(name)
         elif expected != actual:
             yield f"{name}: got {actual}, expected {expected}"
         # the variables of a JAX module need not be writable, because the module gets new ones
@@ -691,7 +693,7 @@ def _tensors_are(names: list[str]) -> str:
 
 def _form(x: Any) -> str:
     """Returns the dtype and the shape of a tensor as a string."""
-    return f"{_name_of(x.dtype)} {tuple(x.shape)}"
+    return f"{_dtype_name(x.dtype)} {tuple(x.shape)}"
 
 
 def _is_writable(backend: Backend, variable: Any) -> bool:

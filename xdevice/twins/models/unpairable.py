@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.errors import listed
 
-from .name_likeness import guess
+from .name_likeness import guess_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -33,27 +33,29 @@ class Unpaired(NamedTuple):
 
     name: str
     """The name of the twin's backend."""
-    signed: list[tuple[Layer, Signature]]
+    with_signatures: list[tuple[Layer, Signature]]
     """The layers in the order in which the model defines them, each with its signature."""
 
     @property
     def layers(self) -> list[Layer]:
         """The layers, in order."""
-        return [layer for layer, _ in self.signed]
+        return [layer for layer, _ in self.with_signatures]
 
     @property
     def paths(self) -> list[str]:
         """The paths of the layers, in order."""
-        return [layer.path for layer, _ in self.signed]
+        return [layer.path for layer, _ in self.with_signatures]
 
     @property
     def signatures(self) -> list[Signature]:
         """The signatures of the layers, in order."""
-        return [signature for _, signature in self.signed]
+        return [signature for _, signature in self.with_signatures]
 
     def only(self, signatures: Container[Signature]) -> Unpaired:
         """Returns the layers that have one of these signatures."""
-        return self._replace(signed=[pair for pair in self.signed if pair[1] in signatures])
+        return self._replace(
+            with_signatures=[pair for pair in self.with_signatures if pair[1] in signatures]
+        )
 
 
 class _Break(NamedTuple):
@@ -94,7 +96,7 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
         f"these parameters of {source_name} fit several parameters of {target_name}: "
         f"{_some_parameters(ours.only(signatures))} may correspond to "
         f"{_some_parameters(theirs.only(signatures))}. {common} of "
-        f"{len(ours.signed)} layers of {source_name} and {len(theirs.signed)} of {target_name} come in the same order, "
+        f"{len(ours.layers)} layers of {source_name} and {len(theirs.layers)} of {target_name} come in the same order, "
         f"with {len(breaks)} {'break' if len(breaks) == 1 else 'breaks'}"
     )
     lines = [_line(place, source_name, target_name) for place in breaks[:_BREAKS]]
@@ -108,7 +110,7 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
     # only layers of the same kind and shape can correspond, so names are compared only among such layers
     likely: dict[str, str] = {}
     for signature in signatures:
-        likely |= guess(ours.only([signature]).paths, theirs.only([signature]).paths)
+        likely |= guess_pairs(ours.only([signature]).paths, theirs.only([signature]).paths)
     # layers at a break come first in the guess, because names= must contain these layers
     at_breaks = {path for place in breaks for path in place.paths}
     return _cut(
@@ -127,12 +129,12 @@ def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
     ours_left, theirs_left = (
         {
             layer.path: (layer, signature[-1])
-            for layer, signature in twin.signed
+            for layer, signature in twin.with_signatures
             if layer.kind == "embedding" and signature not in other.signatures
         }
         for twin, other in ((ours, theirs), (theirs, ours))
     )
-    for source_path, target_path in guess(list(ours_left), list(theirs_left)).items():
+    for source_path, target_path in guess_pairs(list(ours_left), list(theirs_left)).items():
         if text := advice_on_rows(*ours_left[source_path], *theirs_left[target_path]):
             yield text
 
@@ -183,8 +185,8 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
         breaks.append(
             _Break(
                 before,
-                _texts(ours.signed[start:end]),
-                _texts(theirs.signed[first:last]),
+                _texts(ours.with_signatures[start:end]),
+                _texts(theirs.with_signatures[first:last]),
                 ours.paths[start:end],
             )
         )

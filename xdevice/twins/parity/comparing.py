@@ -23,7 +23,7 @@ from xdevice.twins.tracing import functions
 
 from . import structures
 from .comparison import Comparison, difference
-from .elements import compare_elements, relation
+from .elements import compare_elements, note_on_relation
 from .explaining import is_statistic
 from .host_leaves import leaves, unique_paths
 from .model_pairs import read_pair, read_settings, run_pair
@@ -319,7 +319,7 @@ def compare_leaves(
         zip(comparisons, pairs, strict=True), key=lambda compared: compared[0].excess
     )
     if not worst.ok:
-        worst = worst._replace(text=worst.text + relation(*pair, rule))
+        worst = worst._replace(text=worst.text + note_on_relation(*pair, rule))
     off = [comparison.leaf for comparison in comparisons if not comparison.ok]
     # if no other leaf is off, the message is complete
     if len(off) < 2:

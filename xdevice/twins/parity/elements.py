@@ -15,7 +15,7 @@ import numpy
 from xdevice.base.dtypes import host_dtype
 
 from .comparison import Comparison, at, difference
-from .tolerances import allow, coarser
+from .tolerances import allow, coarser_dtype
 
 if TYPE_CHECKING:
     from .host_leaves import HostLeaf
@@ -44,7 +44,7 @@ def compare_elements(
     # there is nothing to compare, and no largest element
     if a.size == 0:
         return Comparison(True, leaf=expected.path, abs=0.0, rel=0.0, ulp=0)
-    dtype = coarser(actual, expected, rule)
+    dtype = coarser_dtype(actual, expected, rule)
     allowed = allow(dtype, rule, noise)
     error, limit = _errors_of(a, b, allowed, rule.equal_nan)
     excess = _excess(error, limit)
@@ -98,14 +98,14 @@ def _compare_objects(actual: HostLeaf, expected: HostLeaf) -> Comparison:
     )
 
 
-def relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
+def note_on_relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str:
     """Returns a note if two leaves that differ become equal when one of them is transposed, shifted by one place,
     reordered or multiplied by a number. These are the most common mistakes in porting a model or a training script to
     another framework. Otherwise returns "". Both leaves must have the same shape."""
     if not expected.is_number:
         return ""
     # None: the usual tolerance, also in a calibrated run, whose noise was measured for the leaves as they are
-    allowed = allow(coarser(actual, expected, rule), rule, None)
+    allowed = allow(coarser_dtype(actual, expected, rule), rule, None)
     x, y = numpy.asarray(actual.value), numpy.asarray(expected.value)
 
     def agree(ours: Any, theirs: Any) -> bool:
@@ -182,7 +182,7 @@ def _ratio(x: Any, y: Any) -> float | None:
     )
 
 
-# errors of elements, for `compare_elements` and `relation`
+# errors of elements, for `compare_elements` and `note_on_relation`
 
 
 def _errors_of(a: Any, b: Any, allowed: Allowed | None, equal_nan: bool) -> tuple[Any, Any]:

@@ -40,7 +40,9 @@ def element_of(comparison: Comparison) -> Element:
     return _without_brackets(comparison.leaf), comparison.worst or ()
 
 
-def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dict[Element, str]:
+def notes_on_vanishing(
+    calls: Sequence[RecordedCall], wanted: Collection[Element]
+) -> dict[Element, str]:
     """Returns a note for each element in `wanted` that may be nothing but a rounding error. This is the case if the
     element or its whole leaf is much smaller than the largest number of a record. `calls` are the records of the
     reference; each note is based on the first record in which the element is that small. Other elements are left
@@ -79,8 +81,8 @@ def vanishing(calls: Sequence[RecordedCall], wanted: Collection[Element]) -> dic
 
 def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
     """Adds a note to the text of a comparison if the values differ for a known reason, and returns the comparison. The
-    note is the entry for the element in `notes`, the result of `vanishing`. If there is no entry, and the leaf is the
-    variance of a batch norm, the note is about this variance. Any other comparison is returned unchanged."""
+    note is the entry for the element in `notes`, the result of `notes_on_vanishing`. If there is no entry, and the leaf
+    is the variance of a batch norm, the note is about this variance. Any other comparison is returned unchanged."""
     if comparison.problem != "values":
         return comparison
     default = _UNBIASED if _without_brackets(comparison.leaf).endswith(VARIANCE) else ""
@@ -89,7 +91,7 @@ def explain(comparison: Comparison, notes: Mapping[Element, str]) -> Comparison:
     )
 
 
-def unchanged_on_one_side(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
+def note_on_unchanged(path: str, pairs: list[tuple[RecordedCall, RecordedCall]]) -> str:
     """Returns a note if a leaf, such as a weight, has changed since step 0 in only one of the two programs; otherwise
     "". `pairs` contains a pair of records for each program: the record of step 0, and the record of the step to
     explain. The actual program comes first."""

@@ -87,7 +87,7 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
     # variable may be a model
     if model_backend := owners.backend_of_model(x):
         for name, variable in model_backend.variables(x):
-            yield read_tensor(model_backend, joined(path, name), variable)
+            yield read_tensor(model_backend, joined_path(path, name), variable)
     elif backend is None:
         # raises an error for an object of an unknown type that contains tensors, which would otherwise be compared by
         # `==`
@@ -118,7 +118,7 @@ def read_tensor(backend: Backend, path: str, x: Any) -> HostLeaf:
     return HostLeaf(path, array, array.dtype.name, device, f"{backend.name} {backend.version}")
 
 
-def joined(path: str, name: str) -> str:
+def joined_path(path: str, name: str) -> str:
     """Returns a path followed by a dot and a name; only the name if the path is empty."""
     return f"{path}.{name}".lstrip(".")
 

@@ -39,7 +39,7 @@ from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 from . import parting
 from .host_leaves import (
     PYTHON,
-    joined,
+    joined_path,
     leaves,
     read_leaf,
     read_leaves,
@@ -159,7 +159,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         whole.unmapped.update(pair.unmapped)
         # `settings` and all later fields are lists of lines, to each of which the path of the pair is added
         for lines, of_pair in zip(whole[3:], pair[3:], strict=True):
-            lines.extend(joined(path, line) for line in of_pair)
+            lines.extend(joined_path(path, line) for line in of_pair)
     # the leaves that only `expected` has; the comparison of paths reports these leaves
     for path, value in theirs.values():
         whole.expected.extend(read_leaf(path, value))
@@ -329,7 +329,7 @@ def _texts_by_path(path: str, lines: list[str]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for line in lines:
         # a line begins with its layer's path and a colon
-        layer_path, _, text = joined(path, line).partition(": ")
+        layer_path, _, text = joined_path(path, line).partition(": ")
         texts[layer_path] = f"{texts[layer_path]}; {text}" if layer_path in texts else text
     return texts
 
@@ -351,7 +351,8 @@ def _is_expected_converted(ours: _LayeredModel, theirs: _LayeredModel) -> bool:
     # a weight norm stores a weight as two parts, and its first parts are counted here; the model with more weight norms
     # is converted
     our_norms, their_norms = (
-        sum(part.of == layouts.NORMED[:1] for part in model.parts) for model in (ours, theirs)
+        sum(part.of == layouts.WEIGHT_NORM[:1] for part in model.parts)
+        for model in (ours, theirs)
     )
     return our_norms < their_norms or any(part.rule.is_lossy for part in ours.parts)
 
@@ -370,7 +371,7 @@ def _read_converted(
         return _read_unconverted(path, source.itself, target.itself, {path: str(error)}, [])
     # the models' own names are used, which users find in their code
     if state.unmapped:
-        unmapped = {joined(path, name): why for name, why in state.unmapped.items()}
+        unmapped = {joined_path(path, name): why for name, why in state.unmapped.items()}
         return _read_unconverted(path, source.itself, target.itself, unmapped, [])
     variables = dict(source.backend.variables(source.itself))
     converted = []
@@ -378,7 +379,7 @@ def _read_converted(
         # a parameter may be made from several parameters, such as a bias from two biases; the first of these has the
         # device
         origins = state.origins[name]
-        leaf = read_tensor(source.backend, joined(path, name), variables[origins[0]])
+        leaf = read_tensor(source.backend, joined_path(path, name), variables[origins[0]])
         origin = " and ".join(origins)
         value = target.backend.to_numpy(tensor)
         # the device and the dtype of the source are kept for check_device and check_dtype
@@ -391,11 +392,12 @@ def _read_with_state(path: str, state: State, model: _LayeredModel) -> ReadPair:
     """Reads a `State` and the model for which it was converted, under the model's names. In the result, `actual`
     contains the tensors of the state."""
     tensors = [
-        read_tensor(model.backend, joined(path, name), value) for name, value in state.items()
+        read_tensor(model.backend, joined_path(path, name), value)
+        for name, value in state.items()
     ]
     unmapped = {
         # a name for which the state has a tensor nevertheless can be compared
-        joined(path, name): why
+        joined_path(path, name): why
         for name, why in state.unmapped.items()
         if name not in state
     }
@@ -410,7 +412,7 @@ def _read_needed(path: str, model: _LayeredModel, state: State) -> list[HostLeaf
     # if the model has a variable under two names, the state contains one of these names
     present = {id(variables[name]) for name in state if name in variables}
     return [
-        read_tensor(model.backend, joined(path, name), variable)
+        read_tensor(model.backend, joined_path(path, name), variable)
         for name, variable in variables.items()
         if name in state
         or (id(variable) not in present and name not in counters and name not in state.skipped)

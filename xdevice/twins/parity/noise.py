@@ -43,7 +43,7 @@ change in the runs with moved numbers. If the float64 run differs from the usual
 framework's random generator must have drawn different numbers in float64."""
 
 
-def measure(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
+def measure_noise(reference: Calls, variants: Mapping[str, Calls]) -> Noise:
     """Returns the noise of each recorded leaf at each step. The noise is measured by comparing the reference's usual
     run, `reference`, with its calibration runs, `variants` (see the module's docstring).
 
@@ -138,7 +138,7 @@ def _refuse_redrawn(
         )
 
 
-def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
+def jitter_changes_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
     """Whether the runs with moved numbers recorded exactly the numbers of the reference's usual run, so that no noise
     was measured."""
     # the run in float64 always differs, so it is left out
@@ -147,7 +147,9 @@ def moved_nothing(reference: Calls, variants: Mapping[str, Calls]) -> bool:
         for variant, calls in variants.items()
         if variant.startswith(floats.JITTER)
     }
-    return not any(any(leaves.values()) for leaves in measure(reference, jittered).values())
+    return not any(
+        any(leaves.values()) for leaves in measure_noise(reference, jittered).values()
+    )
 
 
 def _largest(leaf: HostLeaf) -> float:

@@ -23,7 +23,7 @@ from xdevice.twins.tracing import named_values
 from xdevice.twins.tracing.operations import Gradient, Log, LogWriter, Operation
 
 from . import recording
-from .record_files import reading
+from .record_files import refusing_damage
 from .tracing_script import enter_supported, script_to_run
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def read(folder: Path) -> Log | None:
     path = folder / FOLDER / _LISTS
     if not path.exists():
         return None
-    with reading(path):
+    with refusing_damage(path):
         about = json.loads(path.read_text(encoding="utf-8"))
         log = Log(about["owner"])
         log.operations = [
@@ -116,7 +116,7 @@ def main() -> None:
     with ExitStack() as stack:
         enter_supported(
             stack,
-            lambda: backend.operation_calls(writer.run, writer.leaf),
+            lambda: backend.operation_calls(writer.run, writer.add_gradient),
             "no operations are saved",
         )
         enter_supported(

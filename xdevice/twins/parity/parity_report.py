@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from .comparing import compare_leaves
 from .comparison import Comparison, difference
-from .explaining import element_of, explain, unchanged_on_one_side, vanishing
+from .explaining import element_of, explain, note_on_unchanged, notes_on_vanishing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -278,7 +278,7 @@ def compare_recordings(
                 pairs = [
                     (recorded[call.name, 0], recorded[call.key]) for recorded in (ours, theirs)
                 ]
-                note = unchanged_on_one_side(comparison.leaf, pairs)
+                note = note_on_unchanged(comparison.leaf, pairs)
                 comparison = comparison._replace(text=comparison.text + note)
         line = mine.where if mine is not None else ""
         # the index is the sort key
@@ -289,7 +289,7 @@ def compare_recordings(
     if elements_off := {
         element_of(value.comparison) for value in values if value.comparison.problem == "values"
     }:
-        notes = vanishing(expected, elements_off)
+        notes = notes_on_vanishing(expected, elements_off)
         values = [
             value._replace(comparison=explain(value.comparison, notes)) for value in values
         ]

@@ -41,7 +41,7 @@ def where(actual: ModelRun, expected: ModelRun, names: Mapping[str, str]) -> str
     lines = []
     try:
         # the first runs saved no operations, because a run that saves operations takes several times as long
-        runs = actual.again(), expected.again()
+        runs = actual.run_with_operations(), expected.run_with_operations()
     except UnsupportedError as error:
         runs = actual, expected
         lines.append(f"the first operation that differs could not be found: {error}")
@@ -92,7 +92,7 @@ def _first_named_difference(
     limit = distances.limit([value.theirs for value in named])
     previous = ""
     for value in named:
-        error = distances.error_of(value.ours, value.theirs)
+        error = distances.distance_in_any_order(value.ours, value.theirs)
         if error is None or error > limit:
             far = (
                 "of a different shape"
@@ -118,8 +118,8 @@ def _by_operations(actual: ModelRun, expected: ModelRun) -> Iterator[str]:
     programs = TwoPrograms(actual.log, expected.log)
     for run, log in ((actual, actual.log), (expected, expected.log)):
         # operations that do not contribute to the outputs are not judged
-        log.roots = [log.key(x) for x in run.outputs]
-    parting = programs.part()
+        log.roots = [log.store(x) for x in run.outputs]
+    parting = programs.first_parting()
     if parting is None:
         yield (
             "each operation has an equal counterpart on the other side; the difference may come from rounding, or from "
@@ -161,6 +161,6 @@ def _first_layer(run: ModelRun, judge: Judge, limit: float) -> str:
     assert run.log is not None
     layers = (call for call in run.trace.calls if call.type != RECORD and call.outputs)
     for call in layers:
-        if not judge.is_right(run.log.key(call.outputs[0]), limit):
+        if not judge.is_right(run.log.store(call.outputs[0]), limit):
             return name_of_call(call)
     return ""

@@ -30,7 +30,7 @@ from xdevice.errors import DTypeError, NotATensorError, RecordingError, XDeviceE
 from xdevice.twins.models.converting import convert_state
 from xdevice.twins.tracing.operations import program_line
 
-from .host_leaves import NUMBERS, PYTHON, HostLeaf, joined, leaves, read_leaf, read_tensor
+from .host_leaves import NUMBERS, PYTHON, HostLeaf, joined_path, leaves, read_leaf, read_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,7 +49,7 @@ _DAMAGES: Final = (OSError, EOFError, ValueError, LookupError, TypeError, Attrib
 
 
 @contextmanager
-def reading(path: Path, where: str = "") -> Iterator[None]:
+def refusing_damage(path: Path, where: str = "") -> Iterator[None]:
     """Opens a block for code that reads the file at `path`. Raises `RecordingError` if the file is missing, damaged or
     in another format. `where` names the recorded value in the error message, such as " at loss, step 3"."""
     try:
@@ -176,7 +176,9 @@ def _read_recorded(leaf: Leaf) -> Iterable[HostLeaf]:
     device = devices.pop() if len(devices) == 1 else "several devices"
     # `convert_state` has returned NumPy arrays, so NumPy's backend reads these
     backend = registry.load("numpy")
-    tensors = [read_tensor(backend, joined(leaf.path, name), x) for name, x in state.items()]
+    tensors = [
+        read_tensor(backend, joined_path(leaf.path, name), x) for name, x in state.items()
+    ]
     # the device and the framework are those of the model; all its leaves have the same framework
     return [tensor._replace(device=device, owner=own_leaves[0].owner) for tensor in tensors]
 
@@ -272,7 +274,7 @@ class RecordedCall:
         Raises:
             RecordingError: if a file is damaged or missing.
         """
-        with reading(self._arrays, f" at {self.name}, step {self.step}"):
+        with refusing_damage(self._arrays, f" at {self.name}, step {self.step}"):
             # all leaves are numbers and strings, which are in the index, so the file of arrays is not needed
             if not any("at" in leaf for leaf in self._leaves):
                 return list(map(_leaf_of_object, self._leaves))
@@ -299,7 +301,7 @@ class Recording:
                 f"{self.folder} contains no recording: there is no {INDEX}. xdevice parity --save writes a recording "
                 f"for each backend on which the script calls xdevice.parity.log"
             )
-        with reading(path):
+        with refusing_damage(path):
             header, *lines = read_lines(path)
             # `reading` turns this error, and an error about a missing entry, into a `RecordingError`
             if header["format"] != FORMAT:

@@ -14,7 +14,7 @@ from xdevice.twins.tracing.operations import TwoPrograms
 
 from . import operations_script, traced_calls
 from .comparison import difference
-from .noise import VARIANTS, measure, moved_nothing
+from .noise import VARIANTS, jitter_changes_nothing, measure_noise
 from .parity_report import (
     BackendRow,
     ComparedValue,
@@ -23,8 +23,8 @@ from .parity_report import (
     compare_recordings,
 )
 from .parting import parting_text
-from .record_files import INDEX, Recording, reading
-from .script_runs import RUN, Ended, place_of
+from .record_files import INDEX, Recording, refusing_damage
+from .script_runs import RUN, Ended, calibration_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,7 +130,7 @@ class RunFolder(NamedTuple):
         # only the reference ran again, so nothing is known about the other backends
         if not self.calibration or backend is not self.reference or not backend.calls:
             return None
-        return measure(backend.calls, self.calibration)
+        return measure_noise(backend.calls, self.calibration)
 
     def notes(self) -> Iterator[str]:
         """Yields notes for the report: about float32 values in a float64 run, and about the calibration."""
@@ -141,7 +141,7 @@ class RunFolder(NamedTuple):
                 f"calibrated: each recorded value in float32 may differ by up to 8 times the effect of rounding alone "
                 f"in {self.reference.name}"
             )
-            if moved_nothing(self.reference.calls, self.calibration):
+            if jitter_changes_nothing(self.reference.calls, self.calibration):
                 yield _UNMOVED
 
 
@@ -167,7 +167,7 @@ def load(folder: Path) -> RunFolder:
     path = folder / RUN
     if not path.exists():
         raise RecordingError(_no_recording(folder))
-    with reading(path):
+    with refusing_damage(path):
         about = json.loads(path.read_text())
         ended = {row["backend"]: Ended(**row) for row in about["backends"]}
         # the file names the reference, which may be anywhere in the list
@@ -200,7 +200,9 @@ def _calibration(folder: Path, ended: list[Ended]) -> dict[str, list[RecordedCal
         if ended_run.error:
             raise RecordingError(f"cannot calibrate: {ended_run.backend} {ended_run.error}")
     variants = VARIANTS if ended else ()
-    return {variant: Recording(folder / place_of(variant)).entries for variant in variants}
+    return {
+        variant: Recording(folder / calibration_folder(variant)).entries for variant in variants
+    }
 
 
 def _no_recording(folder: Path) -> str:
@@ -351,7 +353,7 @@ def _compare_operations(
             # all gradients agree, so operations in the backward pass that differ belong to an optimizer, which may
             # amplify the rounding of gradients
             continue
-        parting = programs.part(is_backward)
+        parting = programs.first_parting(is_backward)
         # below the usual limit, rounding may look like a fault, so such a difference is reported only if a recorded
         # value or a gradient differs too
         if parting is None or (parting.share < 1 and not row.values):

@@ -26,7 +26,7 @@ from xdevice.errors import RecordingError
 
 from . import recording
 from .noise import VARIANTS
-from .record_files import INDEX, reading
+from .record_files import INDEX, refusing_damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -77,7 +77,7 @@ class RunPlan(NamedTuple):
         variants = VARIANTS if self.calibrates else ()
         name = self.reference
         return runs + [
-            ScriptRun(f"{name} ({variant})", name, place_of(variant), variant)
+            ScriptRun(f"{name} ({variant})", name, calibration_folder(variant), variant)
             for variant in variants
         ]
 
@@ -93,7 +93,7 @@ class ScriptRun(NamedTuple):
     floats: str
 
 
-def place_of(variant: str) -> str:
+def calibration_folder(variant: str) -> str:
     """Returns the folder of a calibration run, relative to the folder of the run: `calibration/jitter1` for the variant
     `jitter:1`."""
     # on Windows, the name of a folder cannot contain a colon
@@ -200,7 +200,7 @@ class _RunningScripts:
         seconds = time.monotonic() - started
         ended = self.ended[script.name]._replace(seconds=seconds, error=why)
         self.ended[script.name] = ended
-        self._watcher.ends(ended, count(folder))
+        self._watcher.ends(ended, count_records(folder))
 
     def _why_failed(self, script: ScriptRun, folder: Path) -> str:
         """Runs the script until it ends. Returns the reason why it failed; "" if it succeeded."""
@@ -215,7 +215,7 @@ class _RunningScripts:
             why = _wait(
                 process,
                 self._plan.timeout,
-                lambda: self._watcher.counts(script.name, count(folder)),
+                lambda: self._watcher.counts(script.name, count_records(folder)),
             )
             self._alive.discard(process)
             return why
@@ -303,7 +303,7 @@ def _last_lines(path: Path) -> str:
     return "".join(f"\n{line[:300]}" for line in lines[-_SHOWN:])
 
 
-def count(folder: Path) -> int:
+def count_records(folder: Path) -> int:
     """Returns the number of values that the process of this folder has recorded so far."""
     try:
         with (folder / INDEX).open("rb") as file:
@@ -313,7 +313,7 @@ def count(folder: Path) -> int:
         return 0
 
 
-def clear(folder: Path) -> None:
+def remove_run(folder: Path) -> None:
     """Removes an earlier run from a folder: first the folders of its backends and its calibration, then `run.json`.
     Everything else in the folder is kept.
 
@@ -325,7 +325,7 @@ def clear(folder: Path) -> None:
         raise RecordingError(
             f"{folder} has no {RUN}: it is not the folder of an earlier run, so nothing was removed"
         )
-    with reading(path):
+    with refusing_damage(path):
         places = [str(row["backend"]) for row in json.loads(path.read_text())["backends"]]
     # only the folders that `run.json` lists, because the user may have other files here
     for place in (*places, CALIBRATION):

@@ -36,7 +36,7 @@ class Tolerance(NamedTuple):
         return f"{self.relative:g} * |expected| + {self.absolute:g} * {size}"
 
 
-# the order matters, because `coarser` chooses the last dtype
+# the order matters, because `coarser_dtype` chooses the last dtype
 TOLERANCES: Final = {
     "float64": Tolerance(1e-10, 1e-12, 1.0),
     "float32": Tolerance(1e-5, 1e-6, 1.0),
@@ -67,8 +67,8 @@ class Strictness(NamedTuple):
     later steps, the tolerance for float32 applies. Two Python floats are treated as float64 in a float64 run, and as
     float32 otherwise."""
     noise: Mapping[str, float] | None = None
-    """The error that rounding alone caused in each leaf, by the leaf's path, as measured by `noise.measure`; None if it
-    was not measured."""
+    """The error that rounding alone caused in each leaf, by the leaf's path, as measured by `noise.measure_noise`; None
+    if it was not measured."""
 
     def check(self) -> Strictness:
         """Returns the object itself. Raises `ArgumentError` if a tolerance is not a non-negative number."""
@@ -98,7 +98,7 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
     """Returns the tolerance for two leaves. Returns None if the leaves must be equal. Ints and bools must be equal
     unless `noise` is above 0.
 
-    `dtype` is the result of `coarser`, which is None for ints and bools. `noise` is the error that rounding alone
+    `dtype` is the result of `coarser_dtype`, which is None for ints and bools. `noise` is the error that rounding alone
     causes in these leaves; None if it was not measured. If the noise was measured, the tolerance of ints, bools and
     float32 depends only on the noise, and callers reject `rtol` and `atol`.
     """
@@ -125,7 +125,7 @@ def allow(dtype: str | None, rule: Strictness, noise: float | None) -> Allowed |
     return Allowed(rtol, lambda size: atol, f"{rtol:g} * |expected| + {atol:g}")
 
 
-def coarser(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | None:
+def coarser_dtype(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> str | None:
     """Returns the coarser of the float dtypes of two leaves, which determines their tolerance; None if both are ints or
     bools. A complex dtype is treated as the dtype of its real and imaginary parts. A Python number adopts the dtype of
     the other leaf. Two Python floats adopt the run's default dtype. Raises `DTypeError` for a dtype without a

@@ -19,7 +19,7 @@ from xdevice.twins.tracing.layerwise import TracedRun, TwoRuns
 from xdevice.twins.tracing.traces import LayerCall
 
 from .comparison import Comparison, difference
-from .record_files import Recording, read_lines, reading
+from .record_files import Recording, read_lines, refusing_damage
 from .tracing_script import FOLDER, RUNS
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def read(folder: Path, backend: str) -> Traces | None:
     path = folder / FOLDER / RUNS
     if not path.exists():
         return None
-    with reading(path):
+    with refusing_damage(path):
         lines = read_lines(path)
         refusals = [
             f"{line['type']} was not traced on {backend}: {line['refusal']}"
@@ -163,16 +163,16 @@ def _pair_calls(
     for its in theirs:
         for index in range(start, len(ours)):
             # equal within rounding, because the inputs may be results of computations
-            if _inputs_apart(ours[index], its) <= distances.OFF["float32"]:
+            if _distance_of_inputs(ours[index], its) <= distances.OFF["float32"]:
                 yield ours[index], its
                 start = index + 1
                 break
 
 
-def _inputs_apart(one: TracedCall, other: TracedCall) -> float:
+def _distance_of_inputs(one: TracedCall, other: TracedCall) -> float:
     """Returns the largest distance between an input of one call and the corresponding input of the other call. Inputs
     that only one call has, or that cannot be compared, are ignored. Returns infinity if no inputs can be compared."""
-    errors = map(distances.error_of, one.arrays("inputs"), other.arrays("inputs"))
+    errors = map(distances.distance_in_any_order, one.arrays("inputs"), other.arrays("inputs"))
     return max((error for error in errors if error is not None), default=math.inf)
 
 

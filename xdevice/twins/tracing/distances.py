@@ -32,7 +32,7 @@ def limit(arrays: Sequence[Array]) -> float:
 # distances of arrays whose axes have the same order
 
 
-def apart(actual: Array, expected: Array) -> float:
+def distance_between(actual: Array, expected: Array) -> float:
     """Returns the distance between two arrays with the same order of axes. The distance is infinite if the shapes
     differ, if ints or bools differ, or if an element differs and is NaN or infinite in at least one array. The distance
     is 0 if both arrays are empty."""
@@ -41,15 +41,15 @@ def apart(actual: Array, expected: Array) -> float:
     return _distance(actual, expected) if expected.size else 0.0
 
 
-def apart_by_rows(actual: Array, expected: Array) -> float:
-    """Returns the distance as `apart` does, but increases it if the rows of a batch are nearly equal. In this case,
-    divides the largest difference by the largest deviation of the rows from their mean, not by the largest expected
-    value. Otherwise a large bias that all rows share would hide differences. The distance is not increased if it is 0
-    or infinite, or if there are fewer than two rows."""
-    distance = apart(actual, expected)
+def distance_by_spread(actual: Array, expected: Array) -> float:
+    """Returns the distance as `distance_between` does, but increases it if the rows of a batch are nearly equal. In
+    this case, divides the largest difference by the largest deviation of the rows from their mean, not by the largest
+    expected value. Otherwise a large bias that all rows share would hide differences. The distance is not increased if
+    it is 0 or infinite, or if there are fewer than two rows."""
+    distance = distance_between(actual, expected)
     if not distance or not math.isfinite(distance) or expected.ndim < 2 or len(expected) < 2:
         return distance
-    rows = wide(expected)
+    rows = to_double(expected)
     # the largest finite absolute value, and how far each number is from the mean of its column. A finite value exists,
     # because the distance would otherwise be 0 or infinite
     most = float(numpy.abs(rows[numpy.isfinite(rows)]).max())
@@ -63,10 +63,10 @@ def apart_by_rows(actual: Array, expected: Array) -> float:
     )
 
 
-def moved(x: Array, last: bool) -> Array:
-    """Returns a batch of images with the channel axis moved: from axis 1 to the end if `last` is True, otherwise from
+def move_channels(x: Array, *, to_end: bool) -> Array:
+    """Returns a batch of images with the channel axis moved: from axis 1 to the end if `to_end` is True, otherwise from
     the end to axis 1."""
-    return numpy.moveaxis(x, 1, -1) if last else numpy.moveaxis(x, -1, 1)
+    return numpy.moveaxis(x, 1, -1) if to_end else numpy.moveaxis(x, -1, 1)
 
 
 def aligned(
@@ -86,7 +86,7 @@ def aligned(
     # sequence, whose axes must stay; the numbers decide
     candidates = [
         candidate
-        for candidate in (actual, moved(actual, not channels_last[0]))
+        for candidate in (actual, move_channels(actual, to_end=not channels_last[0]))
         if candidate.shape == expected.shape
     ]
     return min(candidates, key=lambda candidate: _distance(candidate, expected), default=actual)
@@ -95,7 +95,7 @@ def aligned(
 # distances of arrays whose axes may have different orders
 
 
-def error_of(actual: Array, expected: Array) -> float | None:
+def distance_in_any_order(actual: Array, expected: Array) -> float | None:
     """Returns the smallest distance between the two arrays, for all orders of the axes of `actual` that frameworks use.
     Returns infinity if the shapes cannot match in any order. Returns None if both arrays are empty, or if they may
     contain the same numbers in an order that this function does not try."""
@@ -112,17 +112,19 @@ def error_of(actual: Array, expected: Array) -> float | None:
     return math.inf if same_ndim and sorted(actual.shape) != sorted(expected.shape) else None
 
 
-def error_of_padded(actual: Array, expected: Array) -> float | None:
-    """Returns the same as `error_of`, but for inputs of a convolution, which the previous layer may have padded with
-    zeros in one framework. If `error_of` returns infinity, removes the zeros at the edges of both arrays, and compares
-    the arrays again. Zeros along the batch axis (axis 0) are not removed."""
-    error = error_of(actual, expected)
+def distance_without_padding(actual: Array, expected: Array) -> float | None:
+    """Returns the same as `distance_in_any_order`, but for inputs of a convolution, which the previous layer may have
+    padded with zeros in one framework. If `distance_in_any_order` returns infinity, removes the zeros at the edges of
+    both arrays, and compares the arrays again. Zeros along the batch axis (axis 0) are not removed."""
+    error = distance_in_any_order(actual, expected)
     if error != math.inf:
         return error
-    return error_of(*(trimmed(x, range(1, x.ndim)) for x in (actual, expected)))
+    return distance_in_any_order(
+        *(without_zero_edges(x, range(1, x.ndim)) for x in (actual, expected))
+    )
 
 
-def trimmed(x: Array, axes: Iterable[int]) -> Array:
+def without_zero_edges(x: Array, axes: Iterable[int]) -> Array:
     """Returns an image without the zeros at the edges of the given axes, which may be padding. Returns an image of only
     zeros unchanged."""
     for axis in axes:
@@ -135,7 +137,7 @@ def trimmed(x: Array, axes: Iterable[int]) -> Array:
     return x
 
 
-def layouts(x: Array) -> Iterator[Array]:
+def channel_orders(x: Array) -> Iterator[Array]:
     """Yields the array unchanged. If it has three or more axes, also yields it with axis 1 moved to the end, and with
     the last axis moved to axis 1. The reason is that channels are on axis 1 in some frameworks, and on the last axis in
     others."""
@@ -145,13 +147,13 @@ def layouts(x: Array) -> Iterator[Array]:
         yield numpy.moveaxis(x, -1, 1)
 
 
-def regrouped(x: Array, shape: Sequence[int]) -> Iterator[Array]:
+def reshaped_images(x: Array, shape: Sequence[int]) -> Iterator[Array]:
     """Yields `x` reshaped to `shape`, for each order of its axes in which the batch and the channels match. Rows and
     columns must be two axes in one of the two shapes, and a single axis in the other, as in an attention over pixels.
     Otherwise yields nothing."""
     if x.ndim == len(shape) or min(x.ndim, len(shape)) < 3 or x.size != math.prod(shape):
         return
-    for reordered in layouts(x):
+    for reordered in channel_orders(x):
         if reordered.shape[0] == shape[0] and (
             reordered.shape[1] == shape[1] or reordered.shape[-1] == shape[-1]
         ):
@@ -164,7 +166,7 @@ def _orders(x: Array, shape: tuple[int, ...]) -> Iterator[Array]:
     wanted = tuple(size for size in shape if size != 1)
     # in addition to the orders of channels, the first two axes are exchanged, because a recurrent layer may have the
     # steps before the batch
-    candidates = [*layouts(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
+    candidates = [*channel_orders(x), *([numpy.swapaxes(x, 0, 1)] if x.ndim > 2 else [])]
     for reordered in candidates:
         if _squeezed(reordered).shape == wanted:
             yield reordered.reshape(shape)
@@ -187,7 +189,7 @@ def _distance(actual: Array, expected: Array) -> float:
     a, b = (
         (actual, expected)
         if actual.dtype == expected.dtype == numpy.float32
-        else (wide(actual), wide(expected))
+        else (to_double(actual), to_double(expected))
     )
     # NumPy would warn about inf - inf
     with numpy.errstate(invalid="ignore"):
@@ -204,6 +206,6 @@ def _distance(actual: Array, expected: Array) -> float:
     return largest_difference / (float(sizes[numpy.isfinite(sizes)].max(initial=0.0)) or 1.0)
 
 
-def wide(x: Array) -> Array:
+def to_double(x: Array) -> Array:
     """Returns the array as complex128 if it is complex, and otherwise as float64."""
     return x.astype("complex128" if x.dtype.kind == "c" else "float64")

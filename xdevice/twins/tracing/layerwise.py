@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xdevice.twins.contract import layouts
 
 from . import distances
-from .distances import apart, error_of, error_of_padded
+from .distances import distance_between, distance_in_any_order, distance_without_padding
 from .traces import name_of_call
 
 if TYPE_CHECKING:
@@ -173,7 +173,9 @@ class TwoRuns:
             index = next(matching, 0) if len(candidates) > 1 else 0
             calls = CallPair(candidates.pop(index), call)
             # one model may pad the input in a separate layer, and the other model in the convolution
-            compare = error_of_padded if our_layer.kind == "conv" else error_of
+            compare = (
+                distance_without_padding if our_layer.kind == "conv" else distance_in_any_order
+            )
             yield _Step(calls, True, _error_of_first(calls.actual.inputs, call.inputs, compare))
             # if only one of the two layers includes an activation, their outputs cannot be compared
             is_hidden = our_layer.kind == "batch_norm" and our_layer.settings.get(
@@ -187,7 +189,9 @@ class TwoRuns:
 
     def _end_error(self) -> float | None:
         """Returns the largest distance between the outputs of the models; None if they return no tensors."""
-        return max(map(apart, self._actual.outputs, self._expected.outputs), default=None)
+        return max(
+            map(distance_between, self._actual.outputs, self._expected.outputs), default=None
+        )
 
     def _first_arrays_agree(self, ours: Arrays, theirs: Arrays) -> bool:
         """Whether the first arrays of both sides are equal within rounding; False if they cannot be
@@ -359,7 +363,9 @@ class TwoRuns:
         )
 
 
-def _error_of_first(ours: Arrays, theirs: Arrays, compare: Any = error_of) -> float | None:
+def _error_of_first(
+    ours: Arrays, theirs: Arrays, compare: Any = distance_in_any_order
+) -> float | None:
     """Returns the distance between the first arrays of both sides, computed by `compare`. Returns None if a side has no
     array, or if the two arrays cannot be compared."""
     return compare(ours[0], theirs[0]) if ours and theirs else None

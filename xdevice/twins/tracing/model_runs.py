@@ -60,13 +60,13 @@ class ModelRun:
     log: Log | None = None
     """The operations of the run; None if they were not recorded."""
 
-    def again(self) -> ModelRun:
+    def run_with_operations(self) -> ModelRun:
         """Runs the model or function once more on the same inputs, without compiling it. Returns the new run, with its
         operations in `log`. Raises `UnsupportedError` if the backend cannot record operations."""
         log = Log(self.backend.name)
         writer = LogWriter(self.backend, log)
         # in this block nothing is compiled, because a compiler would hide the operations
-        with self.backend.operation_calls(writer.run, writer.leaf):
+        with self.backend.operation_calls(writer.run, writer.add_gradient):
             run = _run_even_if_hidden(self.subject, self.arrays)
         return replace(run, log=log)
 
@@ -96,7 +96,7 @@ def run_both(first: Any, second: Any, inputs: Any) -> tuple[ModelRun, ModelRun]:
     # layers show which inputs are images
     first_run = _run_even_if_hidden(first_subject, arrays)
     return first_run, _run_even_if_hidden(
-        second_subject, taken_by(second_subject, arrays, first_run)
+        second_subject, inputs_for(second_subject, arrays, first_run)
     )
 
 
@@ -127,7 +127,7 @@ def arrays_of(inputs: Any) -> Arrays:
     return arrays
 
 
-def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
+def inputs_for(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
     """Returns the inputs of the run `first` in the layout that the model or function `second` expects. Moves the
     channels of images to the axis where `second` expects them. Returns the inputs unchanged if this axis is not known
     for `first` or for `second`."""
@@ -138,7 +138,7 @@ def taken_by(second: Any, arrays: Arrays, first: ModelRun) -> Arrays:
     if first_is_last is None or second_is_last is None or first_is_last == second_is_last:
         return arrays
     return {
-        name: distances.moved(x, second_is_last) if _is_image(x, first) else x
+        name: distances.move_channels(x, to_end=second_is_last) if _is_image(x, first) else x
         for name, x in arrays.items()
     }
 
@@ -207,14 +207,14 @@ def _run_even_if_hidden(subject: Subject, arrays: Arrays) -> ModelRun:
 def run(
     x: Any,
     arrays: Arrays,
-    give: Callable[[Call, Any], Any] | None = None,
+    substitute: Callable[[Call, Any], Any] | None = None,
     has_layers: bool = True,
 ) -> ModelRun:
     """Runs the model or function `x`, which may also be a `Subject`, on copies of the inputs, and returns the run with
     its trace.
 
-    If `give` is not None, the model continues with `give(call, result)` in place of the result of each call of a layer.
-    If `has_layers` is False, no layers are traced, as if there were no model.
+    If `substitute` is not None, the model continues with `substitute(call, result)` in place of the result of each call
+    of a layer. If `has_layers` is False, no layers are traced, as if there were no model.
 
     Raises:
         ArgumentError: if the model fails on the inputs; the message says in which layer.
@@ -239,8 +239,8 @@ def run(
     named = {name: tensor for name, tensor in tensors.items() if isinstance(name, str)}
     # the names are either all strings, for keyword arguments, or all indices, for positional arguments
     with ExitStack() as stack:
-        if give is not None:
-            stack.enter_context(layer_calls.standing_in(give))
+        if substitute is not None:
+            stack.enter_context(layer_calls.replacing_results(substitute))
         traced = stack.enter_context(trace_of(subject.itself, backend, model))
         try:
             result = subject.infer(() if named else tuple(tensors.values()), named)

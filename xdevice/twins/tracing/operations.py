@@ -70,7 +70,7 @@ class Operation(NamedTuple):
     """The line of the program that runs the operation, such as `/home/ann/train.py:41`; "" if it is not known."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """`inputs` and `outputs` are the keys (`Log.key`) of the tensors that the operation received and returned."""
+    """`inputs` and `outputs` are the keys (`Log.store`) of the tensors that the operation received and returned."""
     is_backward: bool = False
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Gradient(NamedTuple):
     name: str
     value: str
     gradient: str
-    """`value` and `gradient` are the keys (`Log.key`) of the tensor and of its gradient."""
+    """`value` and `gradient` are the keys (`Log.store`) of the tensor and of its gradient."""
 
 
 class Log:
@@ -125,7 +125,7 @@ class Log:
             key for operation in losses or self.operations[-1:] for key in operation.outputs
         ]
 
-    def key(self, array: Array) -> str:
+    def store(self, array: Array) -> str:
         """Stores a copy of an array, and returns its key. Arrays with the same dtype, shape and numbers have the same
         key, and are stored only once."""
         # converts bfloat16 and 8-bit floats, with which NumPy itself cannot compute
@@ -149,7 +149,8 @@ class Log:
 
 
 class LogWriter:
-    """Records the operations of a program in a log. `Backend.operation_calls` calls its methods `run` and `leaf`."""
+    """Records the operations of a program in a log. `Backend.operation_calls` calls its methods `run` and
+    `add_gradient`."""
 
     def __init__(self, backend: Backend, log: Log) -> None:
         self._backend, self._log = backend, log
@@ -204,7 +205,7 @@ class LogWriter:
         for name, x in names:
             self._names[id(x)] = name, x
 
-    def leaf(self, x: Any, gradient: Any, name: str = "") -> None:
+    def add_gradient(self, x: Any, gradient: Any, name: str = "") -> None:
         """Records a gradient that the program computed for the tensor `x`. `name` is the framework's own name for `x`;
         "" if there is no such name."""
         if self._log.is_full:
@@ -276,7 +277,7 @@ class LogWriter:
             key = ""
             with suppress(UnsupportedError):
                 array = x if isinstance(x, numpy.ndarray) else self._backend.to_numpy(x)
-                key = self._log.key(numpy.asarray(array))
+                key = self._log.store(numpy.asarray(array))
             yield key
 
 
@@ -361,7 +362,7 @@ class TwoPrograms:
         self.limit = distances.OFF["float32"]
         """The usual limit: an output is wrong if its error exceeds this fraction of its largest number."""
 
-    def part(self, is_backward: bool = False) -> Parting | None:
+    def first_parting(self, is_backward: bool = False) -> Parting | None:
         """Returns the first operation of each program that is not correct; None if all operations are correct. With
         `is_backward`, considers the gradients instead of the operations of the forward pass. Considers only operations
         that contribute to the program's results, or all operations if none does. Tries several limits, and returns the
@@ -370,7 +371,7 @@ class TwoPrograms:
         for share in _SHARES:
             limit = self.limit * share
             # the operations of each program are judged by the numbers of the other program
-            actual, expected = (judge.first(limit, is_backward) for judge in self.judges)
+            actual, expected = (judge.first_wrong(limit, is_backward) for judge in self.judges)
             sides = [
                 (judge, operation)
                 for judge, operation in zip(self.judges, (actual, expected), strict=True)
@@ -418,7 +419,7 @@ class TwoPrograms:
             ]
             best = min(
                 candidates,
-                key=lambda candidate: distances.apart(candidate, wanted),
+                key=lambda candidate: distances.distance_between(candidate, wanted),
                 default=None,
             )
             rows.append((their_gradient.name, None if best is None else errors(best, wanted)))
@@ -429,7 +430,7 @@ class TwoPrograms:
         axes. Returns False for numbers that may be equal by chance, such as zeros."""
         ours = self.actual.arrays[key]
         return _is_distinctive(value) and any(
-            distances.apart(reordered, value) <= self.limit
+            distances.distance_between(reordered, value) <= self.limit
             for reordered in _axis_orders(ours, value)
         )
 
@@ -442,7 +443,7 @@ class TwoPrograms:
         if our_first is None or their_first is None:
             return None, None
         # the first wrong operation of one program may correspond to any wrong operation of the other program
-        our_wrong, their_wrong = (judge.wrong(limit) for judge in self.judges)
+        our_wrong, their_wrong = (judge.all_wrong(limit) for judge in self.judges)
         pairs = [(ours, their_first) for ours in our_wrong] + [
             (our_first, theirs) for theirs in their_wrong
         ]
@@ -453,7 +454,7 @@ class TwoPrograms:
             # of several outputs, only the first are compared
             wanted = self.expected.arrays[theirs.outputs[0]]
             for reordered in _axis_orders(self.actual.arrays[ours.outputs[0]], wanted):
-                distance = distances.apart(reordered, wanted)
+                distance = distances.distance_between(reordered, wanted)
                 if distance < best:
                     best, closest, nearest = distance, (ours, theirs), errors(reordered, wanted)
         return closest, nearest
@@ -462,7 +463,7 @@ class TwoPrograms:
 def errors(actual: Array, expected: Array) -> Errors:
     """Returns the errors of an array, compared with an expected array of the same shape. The errors of two empty arrays
     are 0, and their cosine is 1."""
-    ours, theirs = distances.wide(actual), distances.wide(expected)
+    ours, theirs = distances.to_double(actual), distances.to_double(expected)
     off, size = numpy.abs(ours - theirs), numpy.abs(theirs)
     with numpy.errstate(all="ignore"):
         # where 0 is expected, the relative error is infinite
@@ -476,7 +477,7 @@ def errors(actual: Array, expected: Array) -> Errors:
     return Errors(
         most,
         rel,
-        distances.apart(actual, expected),
+        distances.distance_between(actual, expected),
         cosine,
         float((off <= allowed).mean()) if off.size else 1.0,
     )
@@ -499,7 +500,7 @@ class Judge:
         }
         """Maps a tensor's key to the index of the last operation that returned the tensor."""
 
-    def first(self, limit: float, is_backward: bool) -> Operation | None:
+    def first_wrong(self, limit: float, is_backward: bool) -> Operation | None:
         """Returns the first wrong operation that contributes to the program's results; None if there is none. With
         `is_backward`, considers the gradients instead of the operations of the forward pass."""
         right, leads = self._right_operations(limit), self._leads_to_results(is_backward)
@@ -531,7 +532,7 @@ class Judge:
         # is at least a rounding error, even if they are equal
         return min(error, _ALIKE) / max(input_error, distances.OFF["float32"] * _ROUNDING)
 
-    def wrong(self, limit: float) -> list[Operation]:
+    def all_wrong(self, limit: float) -> list[Operation]:
         """Returns all operations that are not correct, in order."""
         right = self._right_operations(limit)
         return [
@@ -625,7 +626,7 @@ class _Index:
             if abs(other_norm - norm) > norm * _ALIKE:
                 continue
             for reordered in _axis_orders(array, expected):
-                best = min(best, distances.apart(reordered, expected))
+                best = min(best, distances.distance_between(reordered, expected))
                 # far below every limit, so a closer array would change nothing
                 if best < 1e-9:
                     return float(best)
@@ -636,7 +637,7 @@ def _norm(x: Array) -> float:
     """Returns the Euclidean norm of all numbers in an array, which does not depend on the order of axes. Returns 0 if
     the norm is not finite (for NaN or an infinity, for example)."""
     with numpy.errstate(all="ignore"):
-        norm = float(numpy.linalg.norm(distances.wide(x).ravel()))
+        norm = float(numpy.linalg.norm(distances.to_double(x).ravel()))
     return norm if numpy.isfinite(norm) else 0.0
 
 

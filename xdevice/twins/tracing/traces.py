@@ -12,7 +12,7 @@ import numpy
 from xdevice.twins.contract.calls import Call, Watch, symbols
 
 from . import functions, named_values
-from .distances import wide
+from .distances import to_double
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -237,7 +237,7 @@ def _row(call: LayerCall) -> tuple[str, ...]:
     mean, std = (
         ("-", "-")
         if first is None
-        else (f"{wide(first).mean():.4g}", f"{wide(first).std():.4g}")
+        else (f"{to_double(first).mean():.4g}", f"{to_double(first).std():.4g}")
     )
     return (
         name,
@@ -245,5 +245,5 @@ def _row(call: LayerCall) -> tuple[str, ...]:
         shapes,
         mean,
         std,
-        "-" if gradient is None else f"{numpy.abs(wide(gradient)).max():.4g}",
+        "-" if gradient is None else f"{numpy.abs(to_double(gradient)).max():.4g}",
     )

@@ -43,12 +43,12 @@ _ADDED: Final = (
 advice in the error message."""
 
 
-def advice(names: Iterable[str]) -> str:
+def advice_on_added(names: Iterable[str]) -> str:
     """Returns the advice about parameters that LoRA or a quantizer added; "" if `names` contains none of them."""
     # a list, because it is searched twice
     names = list(names)
     for words, description, instead in _ADDED:
-        if added := _with(words, names):
+        if added := _names_with(words, names):
             return f"{listed(map(repr, added), 2)} are {description}; {instead}"
     return ""
 
@@ -56,20 +56,20 @@ def advice(names: Iterable[str]) -> str:
 def advice_of_tensor(name: str) -> str:
     """Returns the advice about a parameter outside any known layer; "" if the name of the parameter does not reveal its
     origin."""
-    if _with(_PARAMETRISED, [name]):
+    if _names_with(_PARAMETRISED, [name]):
         return (
             "it belongs to a norm or parametrization that xdevice does not know; remove the norm or parametrization "
             "first, as torch.nn.utils.parametrize.remove_parametrizations does"
         )
-    return advice([name])
+    return advice_on_added([name])
 
 
-def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
+def require_merged_lora(source: Iterable[str], target: Iterable[str]) -> None:
     """Raises `StateError` if only one of two models has LoRA parameters, because converting only the layers that both
     models have would lose LoRA's changes. `source` and `target` are the names of the models' parameters."""
-    in_source, in_target = _with(_LORA, source), _with(_LORA, target)
+    in_source, in_target = _names_with(_LORA, source), _names_with(_LORA, target)
     if in_source and not in_target:
-        raise StateError(advice(in_source))
+        raise StateError(advice_on_added(in_source))
     if in_target and not in_source:
         raise StateError(
             f"{listed(map(repr, in_target), 2)} of like= are parameters of LoRA, but the source has none; pass a "
@@ -77,7 +77,7 @@ def require_merged(source: Iterable[str], target: Iterable[str]) -> None:
         )
 
 
-def _with(words: Sequence[str], names: Iterable[str]) -> list[str]:
+def _names_with(words: Sequence[str], names: Iterable[str]) -> list[str]:
     """Returns the names with a component that equals one of `words`; components are separated by dots or slashes. A
     word that begins with `*` matches every component with the same ending."""
     ends = tuple(word[1:] for word in words if word.startswith("*"))

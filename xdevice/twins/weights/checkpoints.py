@@ -23,7 +23,7 @@ from xdevice.errors import (
 from . import foreign
 from .disk import path_errors, require_plain_file
 from .format import FileTensor, Header, OpenedTensor, open_file
-from .nested import state_in
+from .nested import find_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,13 +47,13 @@ def open_checkpoint(path: str) -> Iterator[Header]:
     """
     with ExitStack() as files:
         names = _names_in(path)
-        kind = foreign.of_folder(names)
+        kind = foreign.kind_of_folder(names)
         # a folder of Orbax is a single checkpoint, whose files cannot be read one by one
         if kind is not None:
-            yield _of_kind(path, kind)
+            yield _read_other_format(path, kind)
             return
-        file = _in_folder(path, names) if os.path.isdir(path) else path
-        yield _of_index(file, files) if file.endswith(_INDEX) else _of_file(file, files)
+        file = _path_in_folder(path, names) if os.path.isdir(path) else path
+        yield _open_index(file, files) if file.endswith(_INDEX) else _open_file(file, files)
 
 
 def _names_in(path: str) -> list[str]:
@@ -65,7 +65,7 @@ def _names_in(path: str) -> list[str]:
         return sorted(os.listdir(path))
 
 
-def _in_folder(path: str, names: list[str]) -> str:
+def _path_in_folder(path: str, names: list[str]) -> str:
     """Returns the path of the file with the weights in a folder, or of the index if the weights are split over several
     files. `names` are the names in the folder. Raises `MissingFileError` if there is no file with weights and no index.
     Raises `FilePathError` if there are several with the same ending."""
@@ -85,14 +85,14 @@ def _in_folder(path: str, names: list[str]) -> str:
     )
 
 
-def _of_file(path: str, files: ExitStack) -> Header:
+def _open_file(path: str, files: ExitStack) -> Header:
     """Returns the contents of one file in any supported format. A safetensors file stays open until `files` is
     closed."""
     try:
         return files.enter_context(open_file(path))
     except FileFormatError as error:
         # not a safetensors file, so its kind is determined from its first bytes or the ending of its name
-        kind = foreign.kind_of(path)
+        kind = foreign.kind_of_file(path)
         if kind is None:
             raise
         # xdevice recognizes the format, but cannot read it; the error advises what to do
@@ -100,10 +100,10 @@ def _of_file(path: str, files: ExitStack) -> Header:
             raise FileFormatError(
                 f"{path} is {kind.what}, not a safetensors file; {kind.advice}"
             ) from error
-    return _of_kind(path, kind)
+    return _read_other_format(path, kind)
 
 
-def _of_kind(path: str, kind: foreign.Kind) -> Header:
+def _read_other_format(path: str, kind: foreign.Kind) -> Header:
     """Returns the contents of a file or folder in a format other than safetensors. `kind` contains the function that
     reads it, whose errors are not caught. Raises `FileFormatError` if the file or folder contains no tensors."""
     origin = kind.framework or ""
@@ -112,7 +112,7 @@ def _of_kind(path: str, kind: foreign.Kind) -> Header:
     with path_errors(f"{path!r:.1000} cannot be read"):
         saved = (kind.read or backend.own_file)(path)
     try:
-        nested = state_in(saved, path)
+        nested = find_state(saved, path)
     except NotATensorError as error:
         raise FileFormatError(f"{error}; the file is {kind.what}") from error
     tensors = {name: _opened(path, name, value) for name, value in nested.state.items()}
@@ -133,7 +133,7 @@ def _opened(path: str, name: str, value: Any) -> OpenedTensor:
     )
 
 
-def _of_index(path: str, files: ExitStack) -> Header:
+def _open_index(path: str, files: ExitStack) -> Header:
     """Returns the contents of all files that the index at `path` names, as a single `Header`. The files stay open until
     `files` is closed. Raises `FileFormatError` if the index or a file is damaged, or if a file lacks a tensor that the
     index lists for it. Raises `MissingFileError` if a file is missing."""
@@ -154,7 +154,7 @@ def _of_index(path: str, files: ExitStack) -> Header:
     folder = os.path.dirname(path)
     # each file is opened only once, for all its tensors
     parts = {
-        name: _of_file(os.path.join(folder, name), files)
+        name: _open_file(os.path.join(folder, name), files)
         for name in sorted(set(file_of.values()))
     }
     entries: dict[str, FileTensor] = {}

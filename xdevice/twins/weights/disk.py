@@ -71,7 +71,7 @@ def require_plain_file(path: str) -> None:
         )
 
 
-def target_of(path: str | os.PathLike[str]) -> str:
+def file_to_replace(path: str | os.PathLike[str]) -> str:
     """Returns the path of the file that `save(path)` replaces. If `path` is a symbolic link, returns the path of the
     file to which the link points. Raises `MissingFileError` if the folder of the file does not exist, and
     `FilePathError` if the path exists but is not a regular file."""
@@ -104,7 +104,7 @@ def _mode(path: str) -> int | None:
 
 
 @contextmanager
-def replacing(target: str) -> Iterator[str]:
+def replacing_file(target: str) -> Iterator[str]:
     """Yields the path to which the new file must be written. When the block ends, the new file replaces `target`. After
     an error, `target` is unchanged, and the new file is removed."""
     folder = os.path.dirname(target)

@@ -37,10 +37,10 @@ from xdevice.tensors.creation import place_for
 from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
 from xdevice.twins import owners
 
-from .added_parameters import advice
+from .added_parameters import advice_on_added
 from .checkpoints import open_checkpoint
-from .disk import path_text, replacing, target_of
-from .format import DTYPES, ORIGIN, RESERVED, SHARED, SMALL, read_all
+from .disk import file_to_replace, path_text, replacing_file
+from .format import DTYPES, ORIGIN, RESERVED, SHARED, SMALL, read_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -131,7 +131,7 @@ def save(path: Path, x: Any) -> None:
     from safetensors import TensorSpec, serialize_file
 
     # the path is checked first, so that a wrong path raises an error before tensors are copied from a GPU
-    target = target_of(path)
+    target = file_to_replace(path)
     variables = _variables(x, "save")
     arrays, shared = _host_arrays(variables)
     specs = {
@@ -148,7 +148,7 @@ def save(path: Path, x: Any) -> None:
     }
     if shared:
         metadata[SHARED] = json.dumps(shared)
-    with replacing(target) as new:
+    with replacing_file(target) as new:
         serialize_file(specs, new, metadata=metadata)
 
 
@@ -408,7 +408,7 @@ def _arrays(entries: Collection[FileTensor], places: Iterable[Device]) -> Iterat
     """Yields the values of the entries as arrays, which the caller copies to the devices `places`. If none of these
     devices is the CPU, each array may overwrite the previous one, because `Backend.stage` reads the whole array before
     it returns."""
-    arrays = read_all(entries, reuse=all(place is not CPU for place in places))
+    arrays = read_tensors(entries, reuse=all(place is not CPU for place in places))
     # XDEVICE_FLOATS changes all numbers that a program loads: it converts them to float64, or changes them by an ULP
     return map(floats.take, arrays) if floats.setting() else arrays
 
@@ -485,7 +485,7 @@ def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWri
     else:
         raise StateError(
             f"{where} does not fit into=: the file lacks {_list_names(missing)}, and into= lacks {_list_names(extra)}; "
-            f"{advice(extra) or 'read it as a dict with xdevice.load(path)'}"
+            f"{advice_on_added(extra) or 'read it as a dict with xdevice.load(path)'}"
         )
     return list(planned.values())
 

@@ -79,14 +79,14 @@ _ENDINGS: Final = {
 }
 
 
-def of_folder(names: Collection[str]) -> Kind | None:
+def kind_of_folder(names: Collection[str]) -> Kind | None:
     """Returns the kind of a folder that forms a single checkpoint; None for any other folder. `names` are the names in
     the folder."""
     is_orbax = any(name in _ORBAX for name in names)
     return Kind("a checkpoint of Orbax", framework="jax") if is_orbax else None
 
 
-def kind_of(path: str) -> Kind | None:
+def kind_of_file(path: str) -> Kind | None:
     """Returns the kind of a file in another format than safetensors, recognized by its first bytes or the ending of its
     name. Returns None if the kind is unknown. Raises `FilePathError` if the file cannot be read."""
     with path_errors(f"{path!r:.1000} cannot be read"), open(path, "rb") as file:
@@ -94,14 +94,14 @@ def kind_of(path: str) -> Kind | None:
     # PyTorch, Keras, TorchScript and NumPy all write zip archives, which differ in the names of their files
     if start.startswith(b"PK\x03\x04") and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            return _of_names(archive.namelist())
+            return _kind_of_archive(archive.namelist())
     by_start = next((kind for signature, kind in _STARTS if start.startswith(signature)), None)
     return by_start or next(
         (kind for ending, kind in _ENDINGS.items() if path.lower().endswith(ending)), None
     )
 
 
-def _of_names(names: Sequence[str]) -> Kind:
+def _kind_of_archive(names: Sequence[str]) -> Kind:
     """Returns the kind of a zip archive. `names` are the names of the files in the archive."""
     # checked first, because an archive of TorchScript contains a data.pkl too
     if any("/code/" in name for name in names):

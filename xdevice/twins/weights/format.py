@@ -246,7 +246,7 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
     return shared
 
 
-def read_all(
+def read_tensors(
     entries: Collection[FileTensor], *, reuse: bool = False
 ) -> Iterator[np.ndarray[Any, Any]]:
     """Yields the values of each tensor as an array. With `reuse`, the values of all but small tensors are read into the

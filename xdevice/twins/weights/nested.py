@@ -28,7 +28,7 @@ _COLLECTIONS: Final = ("batch_stats", "state")
 """The keys of the collections that Flax and Haiku store next to `params`, for the same modules."""
 
 
-class Found(NamedTuple):
+class FoundState(NamedTuple):
     """The state that was found in a value, and its place in the value."""
 
     state: Mapping[str, Any]
@@ -48,7 +48,7 @@ class _Part(NamedTuple):
     """Whether the value contains nothing but tensors."""
 
 
-def state_in(saved: Any, where: str) -> Found:
+def find_state(saved: Any, where: str) -> FoundState:
     """Finds the state in a value that a program saved, and returns it. A tensor in inner dicts and lists is named by
     its path, such as `encoder.0.weight`. `where` names the value, for messages.
 
@@ -57,7 +57,7 @@ def state_in(saved: Any, where: str) -> Found:
         StateError: if the value contains several states, and it is not clear which state is meant.
     """
     if isinstance(saved, dict) and is_state(saved):
-        return Found(saved)
+        return FoundState(saved)
     children = _children(saved)
     if children is None:
         raise NotATensorError(
@@ -93,7 +93,7 @@ def state_in(saved: Any, where: str) -> Found:
     filled = {key: state for key, state in states.items() if state}
     if len(filled) == 1 and not has_direct_weights:
         (key,) = filled
-        return Found(filled[key], key, _others(keys, [key]))
+        return FoundState(filled[key], key, _others(keys, [key]))
     # two states with the same names, such as a model and its moving average. If nothing else is in the dict, they are
     # treated as parts of one state, such as two equal layers
     if is_mixed and len({frozenset(state) for state in filled.values()}) < len(filled):
@@ -114,7 +114,7 @@ def state_in(saved: Any, where: str) -> Found:
             f"{where} contains no tensors: the value of {shown(key)} is of type "
             f"{type(dict(children).get(key)).__qualname__}; expected a dict of tensors by name"
         )
-    return Found(state, "", _others(keys, [*states, *direct_tensors]))
+    return FoundState(state, "", _others(keys, [*states, *direct_tensors]))
 
 
 def is_state(saved: Mapping[Any, Any]) -> bool:
@@ -123,7 +123,7 @@ def is_state(saved: Mapping[Any, Any]) -> bool:
     return all(isinstance(key, str) and _is_tensor(value) for key, value in saved.items())
 
 
-def _with_collections(states: Mapping[str, dict[str, Any]], keys: list[str]) -> Found:
+def _with_collections(states: Mapping[str, dict[str, Any]], keys: list[str]) -> FoundState:
     """Returns the state of a dict of Flax or Haiku. It consists of the learned parameters, and of running statistics
     under other keys. All statistics under a key are left out if one of them has the same name as a parameter. `states`
     contains the tensors under each key, and `keys` are all keys of the dict."""
@@ -134,7 +134,7 @@ def _with_collections(states: Mapping[str, dict[str, Any]], keys: list[str]) -> 
         if key in states and not state.keys() & states[key].keys():
             state |= states[key]
             taken.append(key)
-    return Found(state, " and ".join(taken), _others(keys, taken))
+    return FoundState(state, " and ".join(taken), _others(keys, taken))
 
 
 def _others(keys: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:

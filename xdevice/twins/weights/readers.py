@@ -198,14 +198,14 @@ def read_keras(path: str) -> Arrays:
                 archive.open("model.weights.h5") as inside,
                 h5py.File(inside) as file,
             ):
-                return dict(_of_layers(file, ""))
+                return dict(_variables_of_layers(file, ""))
         with h5py.File(path) as file:
             # a file of a whole model contains the weights in a group of this name
             weights = file.get("model_weights", file)
             return (
-                dict(_of_keras_2(weights))
+                dict(_variables_of_keras_2(weights))
                 if "layer_names" in weights.attrs
-                else dict(_of_layers(file, ""))
+                else dict(_variables_of_layers(file, ""))
             )
     except (OSError, KeyError, ValueError) as error:
         raise FileFormatError(
@@ -213,7 +213,7 @@ def read_keras(path: str) -> Arrays:
         ) from error
 
 
-def _of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def _variables_of_keras_2(group: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yields the name and the values of each variable in an HDF5 file of Keras 2, in the order of the layers."""
     depthwise = _DEPTHWISE.findall(_decoded(group.file.attrs.get("model_config", "")))
     for layer in map(_decoded, group.attrs["layer_names"]):
@@ -237,18 +237,18 @@ def _decoded(text: Any) -> str:
     return text.decode() if isinstance(text, bytes) else str(text)
 
 
-def _of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def _variables_of_layers(group: Any, path: str) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yields the name and the values of each variable in a group of an HDF5 file of Keras 3. `path` is the path of the
     layer that the group represents; the names of the variables begin with this path."""
     variables = group.get("vars")
     if variables is not None:
-        yield from _of_layer(variables, group.name.rpartition("/")[2], path)
+        yield from _variables_of_layer(variables, group.name.rpartition("/")[2], path)
     for name in sorted((name for name in group if name != "vars"), key=_by_number):
         child = group[name]
         # a group without `vars` is a list of layers, and its name is not part of the layers' paths
         is_layer = "vars" in child
         child_path = "/".join(filter(None, (path, _name_of(child, name)))) if is_layer else path
-        yield from _of_layers(child, child_path)
+        yield from _variables_of_layers(child, child_path)
 
 
 def _name_of(group: Any, name: str) -> str:
@@ -260,7 +260,7 @@ def _name_of(group: Any, name: str) -> str:
     return name if name in ("cell", "forward_layer", "backward_layer") else layer_name
 
 
-def _of_layer(
+def _variables_of_layer(
     variables: Any, name: str, path: str
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yields the name and the values of each variable of one layer. The variable's name begins with `path`, followed by

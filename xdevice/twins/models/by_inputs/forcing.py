@@ -25,7 +25,7 @@ from xdevice.twins.contract import calls as layer_calls
 from xdevice.twins.models.name_likeness import likeness
 from xdevice.twins.tracing import distances, model_runs
 
-from .same_inputs import LayerInput, as_input, is_same, similarity
+from .same_inputs import LayerInput, as_input, is_same_input, similarity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,17 +59,17 @@ def find_counterparts(runs: Runs, preferred: Names, fixed: Names) -> ForcedRun:
     source. A pair in `fixed` is always used. A pair in `preferred` is used only if the inputs of the two layers do not
     contradict it. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
     search = _Search(runs, preferred, fixed)
-    best = search.force({})
-    while best.open and search.may_go_on:  # each run leaves fewer candidates
-        next_run = search.force(best.sure)
+    best = search.run_forced({})
+    while best.open and search.may_run_again:  # each run leaves fewer candidates
+        next_run = search.run_forced(best.sure)
         # with the same certain layers, the next run would be the same again
         if len(next_run.sure) <= len(best.sure):
             break
         best = next_run
     best = search.untie(best)
     # now that fewer layers are free, the similarity of inputs may decide
-    while best.open and search.may_go_on:
-        next_run = search.force(best.chosen)
+    while best.open and search.may_run_again:
+        next_run = search.run_forced(best.chosen)
         if next_run.faults >= best.faults:
             break
         best = next_run
@@ -91,11 +91,11 @@ class _Search:
         self._count = 0
 
     @property
-    def may_go_on(self) -> bool:
+    def may_run_again(self) -> bool:
         """Whether the search may run the target once more."""
         return self._count < _MOST_RUNS
 
-    def force(self, chosen: Names) -> ForcedRun:
+    def run_forced(self, chosen: Names) -> ForcedRun:
         """Performs one forced run with the pairs in `chosen` added to `fixed`. `chosen` maps paths of the target to
         paths of the source."""
         self._count += 1
@@ -107,7 +107,7 @@ class _Search:
         time. Returns the run with the fewest faults, or `best` itself if no exchange reduces the faults. After a
         correct exchange, later layers receive their correct inputs, which may reveal further groups."""
         tried: set[frozenset[str]] = set()
-        while best.apart and self.may_go_on:
+        while best.mismatches and self.may_run_again:
             groups = _groups(best.ties)
             # four layers have 24 orders, and each order costs a run of the target
             small = (
@@ -126,12 +126,12 @@ class _Search:
                 # no run is needed if all layers agree now, and none is allowed above the limit of runs; the order of
                 # `best` is known
                 if (
-                    not best.apart
-                    or not self.may_go_on
+                    not best.mismatches
+                    or not self.may_run_again
                     or exchanged.items() <= best.chosen.items()
                 ):
                     continue
-                attempt = self.force({**chosen, **exchanged})
+                attempt = self.run_forced({**chosen, **exchanged})
                 if attempt.faults < best.faults:
                     # a run records no ties for layers whose counterparts were fixed before it started
                     attempt.ties = best.ties | attempt.ties
@@ -150,8 +150,8 @@ class ForcedRun:
         open: the paths of the target's layers for which no counterpart was found.
         ties: a dict from the path of a layer in the target to the paths of the layers in the source that had the same
             kind, shape and input, and were not yet paired with another layer.
-        apart: pairs of paths in the target. The first path belongs to a layer that received a different input from its
-            counterpart; it is "" if the outputs of the model differ. The second path belongs to the layer that was
+        mismatches: pairs of paths in the target. The first path belongs to a layer that received a different input from
+            its counterpart; it is "" if the outputs of the model differ. The second path belongs to the layer that was
             called just before; it is "" if no layer was.
         run: the recorded run.
     """
@@ -167,7 +167,7 @@ class ForcedRun:
         self.sure: dict[str, str] = {}
         self.open: list[str] = []
         self.ties: dict[str, frozenset[str]] = {}
-        self.apart: list[tuple[str, str]] = []
+        self.mismatches: list[tuple[str, str]] = []
         self._runs, self._preferred, self._fixed, self._calls = runs, preferred, fixed, calls
         self._ours, self._theirs = runs.source.by_path, runs.target.by_path
         # only layers that the source called can be counterparts
@@ -186,7 +186,7 @@ class ForcedRun:
         # the path of the target's layer with a counterpart that was called last
         self._previous = ""
         try:
-            self.run = runs.run(self._give)
+            self.run = runs.run(self._substitute)
         except ArgumentError as error:
             raise StateError(
                 f"inputs= cannot pair the layers: the model of {runs.target.name} failed "
@@ -194,16 +194,16 @@ class ForcedRun:
                 f"outputs of the layers of {runs.source.name}: "
                 f"{model_runs.message(error.__cause__ or error)}"
             ) from error
-        if runs.outputs_apart(self.run) > runs.limit:
-            self.apart.append(("", self._previous))
+        if runs.distance_of_outputs(self.run) > runs.limit:
+            self.mismatches.append(("", self._previous))
 
     @property
     def faults(self) -> int:
         """The number of layers that have no counterpart or received a different input from their counterpart, plus 1 if
         the outputs differ. Fewer is better."""
-        return len(self.apart) + len(self.open)
+        return len(self.mismatches) + len(self.open)
 
-    def _give(self, call: Call, result: Any) -> Any:
+    def _substitute(self, call: Call, result: Any) -> Any:
         """Returns the value that replaces `result`, the result of a layer, in the rest of the target's run. This value
         is the outputs of the layer's counterpart, in the layout of `result`. Returns `result` itself if these outputs
         cannot replace it."""
@@ -219,7 +219,7 @@ class ForcedRun:
         if source_call is None:
             return result
         if not self._had_input(source_call, own_input):
-            self.apart.append((call.path, self._previous))
+            self.mismatches.append((call.path, self._previous))
         self._previous = call.path
         tensors = list(layer_calls.tensors(backend, result))
         # some layers return a state in one framework only. There must be an output of the source for each output of the
@@ -241,7 +241,7 @@ class ForcedRun:
             # a copy in C order, because `x` may be a transposed view of the source's recorded output
             outputs.append(np.array(x.astype(y.dtype), order="C"))
         stand_ins = [self._as_tensor(x, y) for x, y in zip(outputs, tensors, strict=True)]
-        return layer_calls.replaced(backend, result, iter(stand_ins))
+        return layer_calls.replace_tensors(backend, result, iter(stand_ins))
 
     def _time_axes_differ(self, source_path: str, path: str) -> bool:
         """Whether one layer expects the time axis first, and its counterpart expects the batch axis first.
@@ -258,7 +258,7 @@ class ForcedRun:
         `own_input` is the first input of the target's current call. The result is cached until the target's next call,
         because it is needed several times."""
         if id(call) not in self._had_input_by_id:
-            self._had_input_by_id[id(call)] = is_same(call.input, own_input)
+            self._had_input_by_id[id(call)] = is_same_input(call.input, own_input)
         return self._had_input_by_id[id(call)]
 
     def _next_call(
@@ -429,17 +429,17 @@ def _laid_out(
     is_image = kind in model_runs.IMAGES
     # one of the two arrays has the pixels along one axis, the other along two; `x` itself if it cannot be regrouped
     if is_image and x.ndim != output.ndim:
-        return next(distances.regrouped(x, output.shape), x)
+        return next(distances.reshaped_images(x, output.shape), x)
     if kind == "linear" and x.size == output.size and x.ndim != output.ndim:
         # the output has an axis for heads, or the axes of a pooled image
         return x.reshape(output.shape)
     # for anything but an image, a layout with the right shape is chosen; for images, even the sizes may differ
     if not is_image and x.shape != output.shape:
-        return next((y for y in distances.layouts(x) if y.shape == output.shape), x)
+        return next((y for y in distances.channel_orders(x) if y.shape == output.shape), x)
     # there are no channels to move, or their axis is not known, or they are on the same axis already
     if x.ndim < 3 or x.ndim != output.ndim or ours is None or theirs is None or ours == theirs:
         return x
-    moved = distances.moved(x, theirs)
+    moved = distances.move_channels(x, to_end=theirs)
     # the channels of an image are moved unless only the unmoved array fits; the channels of any other array are
     # moved only if just the moved array fits
     if is_image:

@@ -37,7 +37,7 @@ class Runs:
         self.arrays = model_runs.arrays_of(inputs)
         self.expected = model_runs.run(source.model, self.arrays)
         # the inputs in the form that the target accepts: its images may have their channels on another axis
-        self._target_inputs = model_runs.taken_by(target.model, self.arrays, self.expected)
+        self._target_inputs = model_runs.inputs_for(target.model, self.arrays, self.expected)
         self.channels_last = (
             self.expected.has_channels_last,
             target.backend.has_channels_last(target.model),
@@ -47,19 +47,19 @@ class Runs:
             [x for call in self.expected.trace.calls for x in call.outputs[:1]]
         )
 
-    def run(self, give: Callable[[Call, Any], Any] | None = None) -> ModelRun:
-        """Runs the target and returns the run. `give` is a function that is called with each layer's call and its
+    def run(self, substitute: Callable[[Call, Any], Any] | None = None) -> ModelRun:
+        """Runs the target and returns the run. `substitute` is a function that is called with each layer's call and its
         result, and returns the value that replaces this result."""
-        return model_runs.run(self.target.model, self._target_inputs, give)
+        return model_runs.run(self.target.model, self._target_inputs, substitute)
 
     def run_with(self, values: Mapping[str, Any]) -> ModelRun:
         """Runs the target with the given values of its variables (by name), then restores the target's own values.
         Returns the run."""
-        with self.lending(values):
+        with self.temporary_values(values):
             return self.run()
 
     @contextmanager
-    def lending(self, values: Mapping[str, Any]) -> Iterator[None]:
+    def temporary_values(self, values: Mapping[str, Any]) -> Iterator[None]:
         """Writes `values` into the target's variables for the duration of the block, and restores the target's own
         values afterwards. Values that do not match a variable in name, dtype and shape are ignored."""
         backend, variables = self.target.backend, self.target.variables
@@ -84,15 +84,15 @@ class Runs:
 
     # the outputs
 
-    def outputs_apart(self, computed: ModelRun) -> float:
+    def distance_of_outputs(self, computed: ModelRun) -> float:
         """Returns the largest distance between the outputs of `computed`, a run of the target, and the outputs of the
         source. The distance is relative to the largest value in the source's output, or to the spread of that output's
-        rows (see `distances.apart_by_rows`). It is infinite if only one model has outputs, and 0 if neither has any. If
-        one model returns more outputs than the other, the additional outputs are not compared."""
+        rows (see `distances.distance_by_spread`). It is infinite if only one model has outputs, and 0 if neither has
+        any. If one model returns more outputs than the other, the additional outputs are not compared."""
         ours, theirs = self._outputs_in_layout_of_source(computed), self.expected.outputs
         if bool(ours) != bool(theirs):
             return float("inf")
-        return max(map(distances.apart_by_rows, ours, theirs), default=0.0)
+        return max(map(distances.distance_by_spread, ours, theirs), default=0.0)
 
     def _outputs_in_layout_of_source(self, computed: ModelRun) -> list[Array]:
         """Returns the outputs of a run of the target, with the channels on the same axis as in the source. If the
@@ -102,7 +102,7 @@ class Runs:
         pairs = zip(computed.outputs, self.expected.outputs, strict=False)
         return [distances.aligned(x, y, channels_last) for x, y in pairs]
 
-    def not_compared(self, computed: ModelRun) -> Iterator[str]:
+    def outputs_not_compared(self, computed: ModelRun) -> Iterator[str]:
         """If one model returns more outputs than the other, yields a message that says how many outputs were
         compared."""
         ours, theirs = len(self.expected.outputs), len(computed.outputs)
@@ -130,7 +130,7 @@ class Runs:
 
     # whether the inputs can show a difference
 
-    def is_blind(self) -> bool:
+    def outputs_ignore_inputs(self) -> bool:
         """Whether the source's outputs on zeros equal its outputs on the inputs, up to rounding. In that case, it
         proves nothing if the target's outputs are equal to them. False if the source cannot run on zeros. The source
         runs once more."""
@@ -141,11 +141,13 @@ class Runs:
         # a model may not accept zeros, for example as the lengths of sequences
         except ArgumentError:
             return False
-        apart = map(distances.apart, blank.outputs, self.expected.outputs)
+        distances_to_blank = map(
+            distances.distance_between, blank.outputs, self.expected.outputs
+        )
         # a tenth of the limit, because the outputs of some models depend only slightly on their inputs
-        return max(apart, default=math.inf) < self.limit / 10
+        return max(distances_to_blank, default=math.inf) < self.limit / 10
 
-    def gelu_in_doubt(self) -> Iterator[str]:
+    def doubts_about_gelu(self) -> Iterator[str]:
         """Yields a message if these inputs cannot show whether a model uses gelu or its tanh form. That is the case if
         exchanging the two forms changes the source's outputs by no more than rounding does. Yields nothing if the
         source has no linear layers that widen their input. The source runs once more."""
@@ -155,7 +157,7 @@ class Runs:
             return
         backend = self.source.backend
 
-        def give(call: Call, result: Any) -> Any:
+        def substitute(call: Call, result: Any) -> Any:
             """Adds the difference between the two forms of gelu to the output of a layer that widens its input, and
             returns the sum. Returns the result of any other layer unchanged."""
             # a linear layer has one output
@@ -165,16 +167,17 @@ class Runs:
             other = backend.from_numpy(
                 _off_by_gelu(backend.to_numpy(output)), backend.device_of(output)
             )
-            return layer_calls.replaced(backend, result, iter([other]))
+            return layer_calls.replace_tensors(backend, result, iter([other]))
 
-        changed = model_runs.run(self.source.model, self.arrays, give)
-        apart = max(
-            map(distances.apart_by_rows, changed.outputs, self.expected.outputs), default=0.0
+        changed = model_runs.run(self.source.model, self.arrays, substitute)
+        distance = max(
+            map(distances.distance_by_spread, changed.outputs, self.expected.outputs),
+            default=0.0,
         )
-        if apart <= self.limit:
+        if distance <= self.limit:
             yield (
                 f"not compared: the functions after {some_of(sorted(paths))}; on inputs=, exchanging gelu and its tanh "
-                f"approximation would change the outputs by only {apart:.1g}, which may be rounding (up to "
+                f"approximation would change the outputs by only {distance:.1g}, which may be rounding (up to "
                 f"{self.limit:.1g}). Pass trained weights, or compare the functions in the code"
             )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from xdevice.twins.tracing.distances import layouts, regrouped, trimmed
+from xdevice.twins.tracing.distances import channel_orders, reshaped_images, without_zero_edges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def as_input(inputs: Sequence[Array]) -> LayerInput | None:
     return LayerInput(x, float(sizes.max(initial=0.0)), float(sizes.sum(dtype="float64")))
 
 
-def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
+def is_same_input(one: LayerInput | None, other: LayerInput | None) -> bool:
     """Whether two inputs are treated as the same. That is the case if their elements are nearly equal in one of the
     layouts that the module's docstring lists. None means a layer without inputs; it is the same only as None."""
     # two layers without inputs are treated as having the same input
@@ -60,7 +60,7 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
         return one is other
     x, y = _with_equal_axes(one.x, other.x)
     # `y` as an image in the shape of `x`, if one of the two arrays has rows and columns along one axis
-    images = list(regrouped(y, x.shape))
+    images = list(reshaped_images(y, x.shape))
     # arrays with different numbers of axes are not the same; empty arrays are the same if their shapes are equal
     if (x.ndim != y.ndim and not images) or not x.size or not y.size:
         return x.shape == y.shape
@@ -71,7 +71,7 @@ def is_same(one: LayerInput | None, other: LayerInput | None) -> bool:
         one.total - other.total
     ) > tolerance * max(x.size, y.size):
         return False
-    candidates = images or list(layouts(y))
+    candidates = images or list(channel_orders(y))
     # arrays of different shapes may still be equal once the padding of one is removed
     of_one_shape = [(x, candidate) for candidate in candidates if candidate.shape == x.shape]
     pairs = of_one_shape or (_without_zeros(x, candidate) for candidate in candidates)
@@ -118,7 +118,7 @@ def _without_zeros(one: Array, other: Array) -> tuple[Array, Array]:
         for axis in range(1, one.ndim)
         if one.ndim > 2 and one.shape[axis] != other.shape[axis]
     ]
-    return trimmed(one, axes), trimmed(other, axes)
+    return without_zero_edges(one, axes), without_zero_edges(other, axes)
 
 
 def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
@@ -128,7 +128,7 @@ def similarity(one: LayerInput | None, other: LayerInput | None) -> float:
     if one is None or other is None or one.x.ndim != other.x.ndim:
         return -1.0
     best = -1.0
-    for candidate in layouts(other.x):
+    for candidate in channel_orders(other.x):
         x, y = _without_zeros(one.x, candidate)
         overlap = tuple(map(slice, map(min, x.shape, y.shape)))
         # if two images overlap only in a small part, they may agree there by chance

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
-from xdevice.twins.models.pairing import by_name, check_pair, pair_layers, pairs_in_order
+from xdevice.twins.models.pairing import check_pair, pair_layers, pairs_in_order, pairs_of_names
 from xdevice.twins.models.reading import some_of
 from xdevice.twins.models.unpairable import MOST
 
@@ -68,7 +68,7 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         # raises the error again if it is about names= itself; otherwise it is about layers that names= does not
         # mention, and the inputs may distinguish them
         if names:
-            by_name(source, target, names)
+            pairs_of_names(source, target, names)
         refusal = error
         ours, theirs = source.by_path, target.by_path
         # two guesses: the likely pairs of the error, where names may override the order, and the pairs in order
@@ -89,14 +89,14 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     tried = []
     for pairing in pairings:
         for number, values_of in enumerate(values):
-            apart, computed = _try(runs, pairing, values_of)
+            distance, computed = _try(runs, pairing, values_of)
             result = ByInputs(pairing, computed, computed, number)
-            if apart <= runs.limit:
+            if distance <= runs.limit:
                 return result
-            tried.append((apart, result))
+            tried.append((distance, result))
     # if the outputs never agree, the layers are paired by their inputs, and the result is compared with the first
     # pairing, which is `likely` with the sure tensors only
-    first_apart, first_result = tried[0]
+    first_distance, first_result = tried[0]
     try:
         forced = _by_forcing(runs, names, likely, refusal, values[0])
     except StateError as error:
@@ -105,9 +105,9 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
             return first_result._replace(
                 doubt=f"inputs= does not show which layers correspond, so they are paired as without inputs=: {error}"
             )
-        least_apart, closest = min(tried, key=lambda attempt: attempt[0])
+        least_distance, closest = min(tried, key=lambda attempt: attempt[0])
         # if a setting differs, such as an eps, the distance of the outputs exceeds the limit even for the right pairing
-        if least_apart < _NEAR and len(closest.pairs) == len(source.layers) == len(
+        if least_distance < _NEAR and len(closest.pairs) == len(source.layers) == len(
             target.layers
         ):
             # only the first sentence, because the others are advice
@@ -121,9 +121,11 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
         return forced
     # the first pairing is kept unless the forced one is better: the forced one may be wrong about layers with equal
     # inputs
-    forced_apart, computed = _try(runs, forced.pairs, values[0])
+    forced_distance, computed = _try(runs, forced.pairs, values[0])
     return (
-        first_result if forced_apart >= first_apart else forced._replace(with_values=computed)
+        first_result
+        if forced_distance >= first_distance
+        else forced._replace(with_values=computed)
     )
 
 
@@ -131,7 +133,7 @@ def _try(runs: Runs, pairs: Pairs, values_of: Values) -> tuple[float, ModelRun]:
     """Runs the target with the values that `values_of` returns for the pairing `pairs`. Returns the distance between
     the outputs of the two models (0 if the outputs are equal), and the run."""
     computed = runs.run_with(values_of(pairs))
-    return runs.outputs_apart(computed), computed
+    return runs.distance_of_outputs(computed), computed
 
 
 def _by_forcing(
@@ -155,7 +157,7 @@ def _by_forcing(
         # if all preferred pairs of layers that names= does not mention have equal paths, these paths identify the pairs
         fixed = {**preferred, **fixed}
     try:
-        with runs.lending(values_of(likely)):
+        with runs.temporary_values(values_of(likely)):
             forced = find_counterparts(runs, preferred, fixed)
     except StateError as error:
         # a message has at most `MOST` characters
@@ -222,8 +224,8 @@ def _require_all(
     ]
     if doubtful:
         where = ""
-        if forced.apart:
-            _, last_alike = forced.apart[0]
+        if forced.mismatches:
+            _, last_alike = forced.mismatches[0]
             where = f"; the values differ after {last_alike or 'the inputs'}"
         # the refusal comes from pairing without inputs=; a user who has passed inputs= needs no advice to pass it
         text = (

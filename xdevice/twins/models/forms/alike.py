@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from xdevice.twins.models.reading import Twin
 
 
-def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
+def with_same_forms(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Rewrites the layers of both models so that their kinds agree as far as possible, and returns the rewritten
     models."""
     rewrites = (
         _without_ties,
         _with_channels,
-        _with_instances,
+        _with_instance_norms,
         _with_stacks,
-        single_tensors.with_own_classes,
-        single_tensors.with_biases,
-        single_tensors.with_kinds,
+        single_tensors.with_layers_of_own_classes,
+        single_tensors.with_added_biases,
+        single_tensors.with_changed_kinds,
     )
     # the order matters, because each rewrite counts the layers of a kind that remain after the earlier ones
     for rewrite in rewrites:
         source, target = rewrite(source, target), rewrite(target, source)
-    return attention.alike(source, target)
+    return attention.with_same_attentions(source, target)
 
 
 # tied layers
@@ -68,7 +68,7 @@ def _without_ties(twin: Twin, other: Twin) -> Twin:
 # group norms
 
 
-def without_channels(twin: Twin) -> Twin:
+def refuse_unknown_channels(twin: Twin) -> Twin:
     """Marks a group norm as not convertible if its number of channels is not known from the framework, and returns the
     changed twin. Called if there is no other model that could supply the number."""
     why = "it has one number for each group, but does not state the number of channels; pass a model as like="
@@ -105,13 +105,13 @@ def _with_channels(twin: Twin, other: Twin) -> Twin:
     width_of = {id(layer): width for layer, width in zip(lacking, widths, strict=True)}
     return twin.with_layers(
         [
-            _spread(layer, width_of[id(layer)]) if id(layer) in width_of else layer
+            _repeat_per_channel(layer, width_of[id(layer)]) if id(layer) in width_of else layer
             for layer in twin.layers
         ]
     )
 
 
-def _spread(layer: Layer, channels: int) -> Layer:
+def _repeat_per_channel(layer: Layer, channels: int) -> Layer:
     """Returns a group norm with a new rule for its parameters, which have one number for each group. The rule repeats
     these numbers to get one number for each channel, as in PyTorch's layout. `channels` is the number of channels.
     Returns the layer unchanged if `channels` is not divisible by the number of groups."""
@@ -141,15 +141,15 @@ def _width(twin: Twin, layer: Layer) -> int:
     return next(iter(twin.shapes(layer).values()))[0]
 
 
-def _with_instances(twin: Twin, other: Twin) -> Twin:
+def _with_instance_norms(twin: Twin, other: Twin) -> Twin:
     """If the other model has instance norms, returns the twin with instance norms in place of the group norms with one
     group per channel. Otherwise returns the twin unchanged."""
     if not any(layer.kind == "instance_norm" for layer in other.layers):
         return twin
-    return twin.with_layers([_as_instances(twin, layer) for layer in twin.layers])
+    return twin.with_layers([_as_instance_norm(twin, layer) for layer in twin.layers])
 
 
-def _as_instances(twin: Twin, layer: Layer) -> Layer:
+def _as_instance_norm(twin: Twin, layer: Layer) -> Layer:
     """Returns an instance norm in place of a group norm with one group per channel. Returns any other layer
     unchanged."""
     if layer.kind != "group_norm" or layer.settings.get("num_groups") != _width(twin, layer):

@@ -46,7 +46,7 @@ _ROLES: Final = {len(roles): roles for roles in (_SEPARATE, _HALF_FUSED, _FUSED)
 """The roles of the linear layers before the output layer, by the number of these layers."""
 
 
-def alike(source: Twin, target: Twin) -> tuple[Twin, Twin]:
+def with_same_attentions(source: Twin, target: Twin) -> tuple[Twin, Twin]:
     """Returns both models with linear layers joined into attentions, if the models have the same number of attentions.
     An attention that has the same form in both models is left unchanged."""
     # the fused form (query, key and value in one layer, followed by the output layer) is tried last, because any two

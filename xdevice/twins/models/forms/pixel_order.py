@@ -1,6 +1,6 @@
 """Handles the order of the pixels in a flattened image. This order depends on whether the images of a model have their
 channels first or last. If the pixels of a parameter are known to have the channels last, the attribute `order` of its
-rule says so (see `layouts.by_pixels`)."""
+rule says so (see `layouts.with_pixels_reordered`)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def reordered(
     return layer._replace(parts=parts), []
 
 
-def in_doubt(source: Twin, target: Backend) -> Iterator[str]:
+def doubts(source: Twin, target: Backend) -> Iterator[str]:
     """Yields a line for each layer that may follow a flattened image. Yields nothing if source and target both have
     their channels last, or if neither has. A layer may follow a flattened image if it is the first linear layer after a
     convolution and has several inputs for each channel."""

@@ -46,7 +46,7 @@ def _split(name: str, slices: dict[str, slice]) -> str:
     return path
 
 
-def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
+def select_rows(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
     """Returns the twin with some layers reduced to selected rows. `slices` maps the paths of these layers to their
     rows. Appends a line about each of these layers to `done`. With `is_target` the line says that the other rows are
     zeros, otherwise that the other rows are left out.
@@ -62,15 +62,17 @@ def cut(twin: Twin, slices: Slices, done: list[str], is_target: bool) -> Twin:
             f"to select; name an embedding, a linear layer, or a tensor outside all layers"
         )
 
-    def cut_all(layers: list[Layer]) -> list[Layer]:
+    def select_all(layers: list[Layer]) -> list[Layer]:
         """Returns the layers, each reduced to the selected rows if its path is in `slices`."""
-        return [_cut(twin, layer, slices[layer.path], done, is_target) if layer.path in slices else layer
+        return [_with_rows(twin, layer, slices[layer.path], done, is_target) if layer.path in slices else layer
                 for layer in layers]  # fmt: skip
 
-    return twin._replace(layers=cut_all(twin.layers), singles=cut_all(twin.singles))
+    return twin._replace(layers=select_all(twin.layers), singles=select_all(twin.singles))
 
 
-def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool) -> Layer:
+def _with_rows(
+    twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
+) -> Layer:
     """Returns the layer reduced to `rows`, and appends a line about it to `done`. The line also says what happens to
     the other rows: with `is_target`, they become zeros. Raises `StateError` if the layer has none of these rows."""
     # the first parameter is the weight, whose first axis in PyTorch's layout has the rows
@@ -84,6 +86,7 @@ def _cut(twin: Twin, layer: Layer, rows: slice, done: list[str], is_target: bool
         f"rows {first} to {last - 1} of the {total} rows of {layer.path}, because of names=; {rest}"
     )
     parts = [
-        part._replace(rule=layouts.rows(part.rule, first, last, total)) for part in layer.parts
+        part._replace(rule=layouts.selected_rows(part.rule, first, last, total))
+        for part in layer.parts
     ]
     return layer._replace(parts=tuple(parts))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.errors import StateError
 from xdevice.twins.contract import layouts
-from xdevice.twins.models.name_likeness import crossings, guess
+from xdevice.twins.models.name_likeness import crossings, guess_pairs
 from xdevice.twins.models.reading import classes_of, declared_layer, dialects_for, parent_of
 
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from xdevice.twins.contract.layouts import Layer
     from xdevice.twins.models.reading import Names, Pairs, Twin
 
-_OF_OWN_CLASSES: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
+_KINDS_OF_OWN_CLASSES: Final = ("rms_norm", "layer_norm", "batch_norm", "linear")
 """The kinds that a module of an unknown class may have if it has exactly the parameters of that kind."""
 
 
-def with_own_classes(twin: Twin, other: Twin) -> Twin:
+def with_layers_of_own_classes(twin: Twin, other: Twin) -> Twin:
     """Reads some modules of unknown classes as norms or linear layers, and returns the changed twin. A form is a kind
     with its shape and parameters. Modules of one form are read in this way only if their number is exactly the number
     of layers of this form that the twin lacks compared with the other model. For linear layers, the other model's
     modules of unknown classes are counted too."""
-    for kind in _OF_OWN_CLASSES:
+    for kind in _KINDS_OF_OWN_CLASSES:
         lacking = _forms(other, kind) - _forms(twin, kind)
         candidates = _candidates(twin, kind)
         if kind == "linear":
@@ -156,7 +156,7 @@ def _with_layers(twin: Twin, new: Sequence[Layer]) -> Twin:
     )
 
 
-def with_biases(twin: Twin, other: Twin) -> Twin:
+def with_added_biases(twin: Twin, other: Twin) -> Twin:
     """Reads some tensors outside any layer as biases of layers without a bias, and returns the changed twin. Such a
     tensor and layer must be in the same module, and their shapes must fit. For each shape, the number of such pairs
     must also equal the number of layers with a bias that the twin lacks compared with the other model. A graph
@@ -188,7 +188,7 @@ def with_biases(twin: Twin, other: Twin) -> Twin:
     joined = {
         id(layer): layer._replace(
             parts=(*layer.parts, bias.parts[0]._replace(of=("bias",))),
-            settings={**layer.settings, layouts.ADDED: True},
+            settings={**layer.settings, layouts.BIAS_ADDED: True},
         )
         for layer, bias in pairs
         if counts[twin.signature(layer)] == lacking[twin.signature(layer)]
@@ -209,7 +209,7 @@ def _has_bias(layer: Layer) -> bool:
     return layer.kind in _BIASED and any(part.of == ("bias",) for part in layer.parts)
 
 
-def with_kinds(twin: Twin, other: Twin) -> Twin:
+def with_changed_kinds(twin: Twin, other: Twin) -> Twin:
     """Reads some layers as another kind, and returns the changed twin. A convolution that may cover the whole image,
     such as a 1x1 convolution on a pooled image, is read as a linear layer. An embedding is read as a tensor outside any
     layer. Layers of one shape are rewritten only if the other model has no layer of the old kind with this shape, and
@@ -254,7 +254,7 @@ def _as_linear(twin: Twin, layer: Layer) -> Layer | None:
         return None
     flat = shape[0], math.prod(shape[1:])
     parts = tuple(
-        part._replace(rule=layouts.reshaped(part.rule, flat, shape))
+        part._replace(rule=layouts.with_torch_shape(part.rule, flat, shape))
         if part.of == ("weight",)
         else part
         for part in layer.parts
@@ -284,7 +284,7 @@ def _as_single(twin: Twin, layer: Layer) -> Layer | None:
     (part,) = layer.parts
     (shape,) = twin.shapes(layer).values()
     # axes of length 1 are dropped, because all tensors outside layers are compared without such axes
-    rule = layouts.reshaped(part.rule, [size for size in shape if size != 1], shape)
+    rule = layouts.with_torch_shape(part.rule, [size for size in shape if size != 1], shape)
     return layer._replace(kind="same", parts=(part._replace(of=("",), rule=rule),), settings={})
 
 
@@ -323,8 +323,8 @@ def pair_singles(source: Twin, target: Twin, names: Names) -> list[dict[str, str
     }
     # first by their complete shapes, because axes of length 1 distinguish more tensors; this adds pairs to `sure`, and
     # what remains in doubt is paired in the second call
-    _pair_alike(_whole_shapes(source), _whole_shapes(target), sure)
-    in_order, likely = _pair_alike(ours, theirs, sure)
+    _pair_same_shapes(_whole_shapes(source), _whole_shapes(target), sure)
+    in_order, likely = _pair_same_shapes(ours, theirs, sure)
     return [sure, *(pairs for pairs in (sure | in_order, sure | likely) if pairs != sure)]
 
 
@@ -335,7 +335,7 @@ def _whole_shapes(twin: Twin) -> dict[str, object]:
     }
 
 
-def _pair_alike(
+def _pair_same_shapes(
     ours: Mapping[str, object], theirs: Mapping[str, object], sure: dict[str, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Pairs tensors of the same shape by their order if both models have the same number of them and the names do not
@@ -361,7 +361,7 @@ def _pair_alike(
             sure |= pairs
         else:
             in_order |= pairs
-            likely |= guess(source_paths, target_paths)
+            likely |= guess_pairs(source_paths, target_paths)
     return in_order, likely
 
 
