@@ -14,7 +14,7 @@ from helpers.environment import BACKENDS, framework, python, sampled, with_64_bi
 import xdevice
 from xdevice.core import scopes
 from xdevice.performance import parallel
-from xdevice.performance.pool import MOST
+from xdevice.performance.pool import MAX_RUNNING
 from xdevice.testing.contract.samples import Samples
 
 variable: ContextVar[str] = ContextVar("variable", default="not carried")
@@ -484,7 +484,7 @@ def test_a_thousand_tasks_start_no_thousand_threads(backend):
     assert xdevice.parallel.run(*(lambda i=i: task(i) for i in range(1000))) == list(
         range(1000)
     )
-    assert max(most) <= MOST
+    assert max(most) <= MAX_RUNNING
 
 
 @pytest.mark.parametrize("width", [6, pytest.param(100, marks=pytest.mark.long)])
@@ -502,14 +502,16 @@ def test_tasks_that_wait_for_their_own_tasks_end_with_few_threads(backend, width
         )
 
     assert deep(3) == 36 * width
-    assert max(most) <= MOST + 1
+    assert max(most) <= MAX_RUNNING + 1
 
 
 def test_all_tasks_of_a_call_run_at_once_up_to_the_bound(backend):
     if backend.threads == "one":
         pytest.skip("runs its tasks one after another")
-    meeting = threading.Barrier(MOST, timeout=200)
-    assert sorted(xdevice.parallel.run(*[meeting.wait] * MOST)) == list(range(MOST))
+    meeting = threading.Barrier(MAX_RUNNING, timeout=200)
+    assert sorted(xdevice.parallel.run(*[meeting.wait] * MAX_RUNNING)) == list(
+        range(MAX_RUNNING)
+    )
 
 
 def test_a_call_from_a_thread_that_a_task_has_started_ends(backend):
@@ -524,7 +526,7 @@ def test_a_call_from_a_thread_that_a_task_has_started_ends(backend):
         with xdevice.use_backend("numpy"):  # MXNet's one thread is the one that waits here
             return xdevice.parallel.run(lambda: 1, lambda: 2)
 
-    assert xdevice.parallel.run(*[task] * MOST) == [[1, 2]] * MOST
+    assert xdevice.parallel.run(*[task] * MAX_RUNNING) == [[1, 2]] * MAX_RUNNING
 
 
 def test_threads_are_kept_for_the_next_call_and_closed():
@@ -570,5 +572,5 @@ def test_threads_take_short_turns_until_the_last_call_has_ended(monkeypatch):
         return sys.getswitchinterval()
 
     with xdevice.use_backend("numpy"):
-        assert xdevice.parallel.run(task) == [pytest.approx(parallel.TURN)]
+        assert xdevice.parallel.run(task) == [pytest.approx(parallel.TURN_SECONDS)]
     assert sys.getswitchinterval() == before

@@ -72,7 +72,7 @@ def provide(backend: Backend) -> None:
     if wanted := requested_gpus():
         # imported by name, and only here and in `parsed`, because the device layer must not depend on the
         # product `virtual`
-        import_module("xdevice.virtual.gpus").give(backend, wanted)
+        import_module("xdevice.virtual.gpus").give_virtual_gpus(backend, wanted)
     if floats.is_float64():
         backend.default_to_float64()
     if is_blocking_wanted():

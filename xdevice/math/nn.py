@@ -172,7 +172,7 @@ def gelu(x: Any, *, approximate: bool = False) -> Any:
             "the error function",
             "use gelu(x, approximate=True), which does not need the error function",
         )
-    return layers.run("gelu", x, approximate=bool(approximate))
+    return layers.run_kernel("gelu", x, approximate=bool(approximate))
 
 
 @_without_scopes
@@ -212,7 +212,7 @@ def dropout(x: Any, mask: Any, p: float, **misspelled: NoReturn) -> Any:
     # x * mask / 0 would be NaN, so x is multiplied by 0
     if p == 1:
         return layers.checks.kernels.multiply(
-            x, layers.checks.number(0.0, layers.checks.dtype_of(x), x)
+            x, layers.checks.number_as_tensor(0.0, layers.checks.dtype_of(x), x)
         )
     return layers.kernels.dropout(x, mask, 1.0 - p)
 
@@ -266,7 +266,7 @@ def logsumexp(x: Any, *, axis: int = -1) -> Any:
         array([-999.31,    3.  ], dtype=float32)
     """
     layers, x = _layers_and_tensor(x, "logsumexp")
-    axis = layers.checks.axis(axis, len(x.shape), "logsumexp")
+    axis = layers.checks.axis_index(axis, len(x.shape), "logsumexp")
     xp = array_namespace(x)
     largest = xp.max(x, axis=axis, keepdims=True)
     is_finite = xp.isfinite(largest)
@@ -280,7 +280,7 @@ def _along_axis(function: str, x: Any, axis: int) -> Any:
     """Returns the result of the kernel `function` ("softmax" or "log_softmax") along an axis, or a copy of `x` if `x`
     has no elements. Raises `AxisError` if there is no such axis."""
     layers, x = _layers_and_tensor(x, function)
-    axis_index = layers.checks.axis(axis, len(x.shape), function)
+    axis_index = layers.checks.axis_index(axis, len(x.shape), function)
     # the contract promises that this kernel is never called with an empty tensor
     return (
         getattr(layers.kernels, function)(x, axis_index)
@@ -420,7 +420,7 @@ def attention(q: Any, k: Any, v: Any, *, mask: Any = None, causal: bool = False)
             f"attention expects q, k and v of shapes (..., queries, features), (..., keys, features) and "
             f"(..., keys, any size), not {q_shape}, {k_shape} and {v_shape}"
         )
-    layers.require_together(q=q, k=k, v=v)
+    layers.require_one_dtype_and_device(q=q, k=k, v=v)
     if mask is not None:
         mask = layers.checks.tensor_of_kinds(mask, BOOL, "attention")
         # compared with `q` only, because `k` and `v` are on the device of `q`
@@ -468,7 +468,7 @@ def cross_entropy(
     if misspelled:
         spellings.refuse("nn.cross_entropy", misspelled, "logits=, labels=, reduction=")
     layers, logits = _layers_and_tensor(logits, "cross_entropy")
-    labels = layers.indices(labels, "cross_entropy")
+    labels = layers.require_indices(labels, "cross_entropy")
     shape, labels_shape = shape_of(logits), shape_of(labels)
     # equal lengths, the usual case, save the call of `_may_be_equal`
     if (
@@ -571,7 +571,7 @@ def embedding(indices: Any, table: Any) -> Any:
         [[2.0, 3.0], [2.0, 3.0], [0.0, 1.0]]
     """
     layers, table = _layers_and_tensor(table, "embedding")
-    indices = layers.indices(indices, "embedding")
+    indices = layers.require_indices(indices, "embedding")
     shape = shape_of(table)
     if len(shape) != 2 or 0 in shape:
         raise ShapeError(
@@ -610,7 +610,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
     if misspelled:
         spellings.refuse("nn.one_hot", misspelled, "n=, dtype=")
     layers = _layers_of(indices, "one_hot")
-    indices = layers.indices(indices, "one_hot")
+    indices = layers.require_indices(indices, "one_hot")
     (classes,) = _ints("one_hot", "n", n, least=1, count=1)
     # `effective` is float32, or float64 in a run with `--float64`
     name = (
@@ -679,7 +679,7 @@ def conv2d(
                 f"conv2d: the bias must have the shape ({filters[0]},), not {shape_of(bias)}"
             )
     _require_window_fits("conv2d", images, filters[2:], paddings)
-    layers.require_together(**tensors)
+    layers.require_one_dtype_and_device(**tensors)
     return layers.kernels.conv2d(x, kernel, bias, strides, paddings)
 
 
@@ -758,14 +758,14 @@ class _Layers(Functions):
         self.kernels = by_hand.with_missing_kernels(adapter)
         # an adapter that has its own `gelu` does not need the kernel `erf`
         self.has_erf = hasattr(adapter, "gelu") or hasattr(adapter, "erf")
-        self.ends = self.kernels.ends
+        self.read_extremes = self.kernels.ends
         """The adapter's kernel that reads the least and the greatest index; None if the adapter has no such
         kernel."""
         self.guards = self.kernels.guards
         """The adapter's function `guards(indices, kind)`, which returns whether the kernels themselves detect that
         some of these indices are out of range. None if the kernels never detect this."""
 
-    def run(self, name: str, *arguments: Any, **settings: Any) -> Any:
+    def run_kernel(self, name: str, *arguments: Any, **settings: Any) -> Any:
         """Returns the result of the adapter's kernel `name`, called with these arguments. If the kernel returns
         NotImplemented because it cannot compute these arguments, the function of the same name in `by_hand` computes
         the result."""
@@ -784,7 +784,7 @@ class _Layers(Functions):
         unknown while a function is traced. `function` is the function name to show in error messages. Raises
         `IndexError` for an index out of range, and `DeviceMismatchError` for tensors on several devices."""
         operands = (*tensors.values(),)
-        if not self.checks.are_together(operands):
+        if not self.checks.are_on_one_device(operands):
             self.require_one_device(**tensors)
         return self.call_with_checked_indices(
             function, getattr(self.kernels, name), indices, n, operands
@@ -823,7 +823,7 @@ class _Layers(Functions):
             and self.guards(indices, device_of(indices).kind)
         )
 
-    def indices(self, x: Any, function: str) -> Any:
+    def require_indices(self, x: Any, function: str) -> Any:
         """Returns `x` as a tensor of labels or indices. Raises `DTypeError` if its dtype is not int32 or int64, and
         `NotATensorError` or `ArgumentError` if it is not a tensor of this backend. `function` is the function name to
         show in error messages."""
@@ -832,7 +832,7 @@ class _Layers(Functions):
         if cls not in checks.tensor_types or (
             cls in checks.may_be_sparse and not self.backend.is_dense(x)
         ):
-            x = checks.tensor(x, function)
+            x = checks.checked_tensor(x, function)
         name = dtype_name(x.dtype)
         if name not in _INDICES:
             raise DTypeError(
@@ -849,7 +849,7 @@ class _Layers(Functions):
         # tensor of indices would become part of the graph that is being traced
         if n is None or not _holds_values(indices) or self.backend.tracing() is not None:
             return
-        check = partial(self._require_range, indices, n, function)
+        check = partial(self._read_and_require_range, indices, n, function)
         if self.guards is None or self.backend.device_of(indices).kind != "cpu":
             self.backend.eagerly(check)
             return
@@ -858,14 +858,14 @@ class _Layers(Functions):
         with unseen():
             self.backend.eagerly(check)
 
-    def _require_range(self, indices: Any, n: int, function: str) -> None:
+    def _read_and_require_range(self, indices: Any, n: int, function: str) -> None:
         """Reads the indices, and raises `IndexError` if one is below 0 or above n - 1."""
         if 0 in indices.shape:
             return
         # reading two numbers is faster than reading all indices
         least, most = (
-            self.ends(indices)
-            if self.ends is not None
+            self.read_extremes(indices)
+            if self.read_extremes is not None
             else _extremes(self.backend.to_numpy(indices), n)
         )
         # an index below 0 is an error here, and is not counted from the end, because frameworks
@@ -875,7 +875,7 @@ class _Layers(Functions):
                 f"{function}: index {least if least < 0 else most} is out of range; expected 0 to {n - 1}"
             )
 
-    def require_together(self, **tensors: Any) -> None:
+    def require_one_dtype_and_device(self, **tensors: Any) -> None:
         """Raises `DTypeError` if the tensors have several dtypes, and `DeviceMismatchError` if they are on several
         devices. The keyword of each tensor is the name to show in error messages."""
         dtypes = [x.dtype for x in tensors.values()]
@@ -896,7 +896,7 @@ class _Layers(Functions):
         spread over several devices is not checked here, but by the framework."""
         operands = (*tensors.values(),)
         try:
-            if self.checks.are_together(operands) or not all(map(_holds_values, operands)):
+            if self.checks.are_on_one_device(operands) or not all(map(_holds_values, operands)):
                 return
             # the error of `check_same_device` names the arguments
             if len(set(map(self.backend.operand_device, operands))) > 1:
@@ -920,19 +920,23 @@ def _layers_of(x: Any, function: str) -> _Layers:
     # process; in that case `find` raises an error
     if layers is None or layers.backend.refusal is not None:
         layers = _lookup.find(x, function)
-    if layers.enter is not None:
-        layers.enter()
+    if layers.prepare_thread is not None:
+        layers.prepare_thread()
     return layers
 
 
 def _layers_and_tensor(x: Any, function: str) -> tuple[_Layers, Any]:
     """Returns the `_Layers` for `x`, and `x` itself as a tensor. Raises `DTypeError` if the dtype of `x` is not a
-    real floating-point dtype, and the errors of `Checks.tensor`, such as `NotATensorError`. `function` is the function
-    name to show in error messages."""
+    real floating-point dtype, and the errors of `Checks.checked_tensor`, such as `NotATensorError`. `function` is the
+    function name to show in error messages."""
     layers = _layers_by_type.get(type(x))
     # the usual case: a known type, of a backend that needs no preparation of the thread
-    # (`enter`)
-    if layers is None or layers.enter is not None or layers.backend.refusal is not None:
+    # (`prepare_thread`)
+    if (
+        layers is None
+        or layers.prepare_thread is not None
+        or layers.backend.refusal is not None
+    ):
         layers = _layers_of(x, function)
     return layers, layers.checks.tensor_of_kinds(x, REAL_FLOATING, function)
 
@@ -977,7 +981,7 @@ def _checked_pair(
             f"{function}: tensors of shape {shape_of(x)} have no elements, so their mean loss is undefined; pass "
             "reduction='sum'"
         )
-    layers.require_together(x=x, y=y)
+    layers.require_one_dtype_and_device(x=x, y=y)
     return layers, x, y
 
 
@@ -1024,11 +1028,11 @@ def _normalized(
                     f"{function}: {name} must have the shape {vector}, not {shape}"
                 )
         tensors[name] = argument
-    layers.require_together(**tensors)
+    layers.require_one_dtype_and_device(**tensors)
     # the contract promises that this kernel is never called with empty tensors
     if 0 in arguments["x"].shape:
         return layers.checks.kernels.copy(arguments["x"])
-    return layers.run(function, *arguments.values(), eps=float(eps))
+    return layers.run_kernel(function, *arguments.values(), eps=float(eps))
 
 
 def _broadcasts_to(shape: tuple[int | None, ...], target: tuple[int | None, ...]) -> bool:

@@ -89,7 +89,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
             # a task may have enabled a mode that the caller needs for using its result, such as MXNet's NumPy semantics
             run.rejoin()
         # necessary even if a task has failed: other tasks may have written into tensors of the caller
-        _join(runs, backend, gpus)
+        _make_caller_wait(runs, backend, gpus)
         _raise_first(runs)
         return [run.result for run in runs]
     finally:
@@ -141,7 +141,7 @@ class _Run:
         self._context = copy_context()
         # each task draws its own random numbers, whichever task runs first
         self._context.run(generators.branch)
-        self._states = carry_states()
+        self._states = capture_thread_states()
 
     def __call__(self) -> None:
         try:
@@ -183,7 +183,7 @@ class _Run:
         return stream
 
 
-def carry_states() -> list[Callable[[], AbstractContextManager[Any]]]:
+def capture_thread_states() -> list[Callable[[], AbstractContextManager[Any]]]:
     """Returns this thread's state (such as its gradient mode) in every loaded backend, as a list of functions. Each
     function creates a context manager. Inside its block, another thread has this state."""
     return [
@@ -234,13 +234,17 @@ def _raise_first(runs: Sequence[_Run]) -> None:
     if not failed:
         return
     number, first = failed[0]
-    note(first, f"raised by task {number} of xdevice.parallel.run: {_name(runs[number].task)}")
+    note(
+        first,
+        f"raised by task {number} of xdevice.parallel.run: {_task_name(runs[number].task)}",
+    )
     # the other errors become notes, because ExceptionGroup needs Python 3.11, and hides the
     # type of an error from `except`
     for number, error in failed[1:]:
         note(
             first,
-            f"task {number} also failed: {_name(runs[number].task)}: {type(error).__qualname__}: {_text_of(error)}",
+            f"task {number} also failed: {_task_name(runs[number].task)}: {type(error).__qualname__}: "
+            f"{_error_text(error)}",
         )
     put_on(first, "other_errors", [error for _, error in failed[1:]])
     try:
@@ -250,7 +254,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
         del failed, first
 
 
-def _text_of(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Returns the message of an error, or its type and address if its `__str__` fails."""
     try:
         return str(error)
@@ -258,7 +262,7 @@ def _text_of(error: BaseException) -> str:
         return object.__repr__(error)
 
 
-def _name(task: Any) -> str:
+def _task_name(task: Any) -> str:
     """Returns the name of a task's function. For an object without a name, such as a partial, returns its shortened
     `repr`."""
     return str(getattr(task, "__qualname__", None) or shown(task))
@@ -267,7 +271,7 @@ def _name(task: Any) -> str:
 # how long a thread may keep Python's lock
 
 
-TURN: Final = 0.0005
+TURN_SECONDS: Final = 0.0005
 """While tasks feed GPUs, a thread must hand over Python's global lock to another thread after this many seconds."""
 
 _intervals_lock = forks.renewed(threading.Lock())
@@ -287,7 +291,7 @@ def _short_turns(backend: Backend) -> Iterator[None]:
         # while another call is in progress, Python reports the shortened interval instead of
         # the user's
         _intervals.append(_intervals[0] if _intervals else sys.getswitchinterval())
-        sys.setswitchinterval(min(TURN, _intervals[0]))
+        sys.setswitchinterval(min(TURN_SECONDS, _intervals[0]))
     try:
         yield
     finally:
@@ -359,7 +363,9 @@ def _own_stream(backend: Backend, device: Device) -> Any:
     return streams[key]
 
 
-def _join(runs: Sequence[_Run], backend: Backend, gpus: Sequence[_GpuInUse]) -> None:
+def _make_caller_wait(
+    runs: Sequence[_Run], backend: Backend, gpus: Sequence[_GpuInUse]
+) -> None:
     """Makes the caller's streams wait for the work of the tasks, and keeps the allocator from
     reusing the memory of the results while the caller's streams use them."""
     if not gpus:
@@ -369,10 +375,10 @@ def _join(runs: Sequence[_Run], backend: Backend, gpus: Sequence[_GpuInUse]) -> 
         # streams and events are both in the order of `gpus`; a task that never ran has no events
         for stream, event in zip(streams.values(), run.events, strict=False):
             backend.stream_wait(stream, event)
-        keep_memory(run.result, backend, streams)
+        keep_memory_for_streams(run.result, backend, streams)
 
 
-def keep_memory(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
+def keep_memory_for_streams(x: Any, backend: Backend, streams: dict[Device, Any]) -> None:
     """Keeps a backend's allocator from reusing the memory of the tensors in `x`, which may be a container, before the
     streams that use these tensors have finished. `streams` contains one stream for each device."""
     from xdevice.tensors.contents import owned

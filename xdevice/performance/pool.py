@@ -1,8 +1,8 @@
 """The threads in which `parallel.run` runs tasks. They are kept for the next call.
 
-A call uses at most `MOST` threads. If a task calls `parallel.run`, this nested call must not wait for threads that
-never become free. Therefore, a nested call starts only as many threads as `MOST` still allows, and the calling thread
-runs the remaining tasks.
+A call uses at most `MAX_RUNNING` threads. If a task calls `parallel.run`, this nested call must not wait for threads
+that never become free. Therefore, a nested call starts only as many threads as `MAX_RUNNING` still allows, and the
+calling thread runs the remaining tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Run = Callable[[], None]
     """A function that runs one task, and stores its result or error."""
 
-MOST: Final = max(32, os.cpu_count() or 1)
+MAX_RUNNING: Final = max(32, os.cpu_count() or 1)
 """The maximum number of tasks of one call of `parallel.run` that run at the same time."""
 
 
@@ -36,7 +36,7 @@ class Call:
         self.ended: SimpleQueue[None] = SimpleQueue()
         self._waiting = deque(runs)
 
-    def next(self) -> Run | None:
+    def next_run(self) -> Run | None:
         """Returns the next task that no thread has started; None if there is no such task. May be called in any
         thread."""
         try:
@@ -44,7 +44,7 @@ class Call:
         except IndexError:
             return None
 
-    def drop(self) -> None:
+    def drop_waiting(self) -> None:
         """Removes the tasks that are still waiting for a thread, so they never start."""
         self._waiting.clear()
 
@@ -56,7 +56,7 @@ class Call:
             run()
             # before the end of the task is reported, since the name `run` would keep the task's
             # result alive
-            run = self.next()
+            run = self.next_run()
             if run is None:
                 mark_idle()
             self.ended.put(None)
@@ -101,7 +101,7 @@ class Pool:
         belongs to the pool, because a task has called `parallel.run`, this thread runs some of the tasks itself."""
         if isinstance(threading.current_thread(), _Worker):
             self._start(call, is_nested=True)
-            call.work(call.next())
+            call.work(call.next_run())
             # no deadlock, because no task waits for a thread any longer: the others are already running
             call.wait()
             return
@@ -111,13 +111,13 @@ class Pool:
             call.wait()
         finally:
             # after Ctrl-C during the wait, no further tasks may start
-            call.drop()
+            call.drop_waiting()
             self._calls.discard(call)
 
     def _start(self, call: Call, *, is_nested: bool) -> None:
         """Starts as many tasks of a call as are allowed to run at the same time. After a task has ended, its thread
         starts the next one by itself. `is_nested` says whether a task of another call has made this call."""
-        for _ in range(min(call.count, MOST)):
+        for _ in range(min(call.count, MAX_RUNNING)):
             if not self._submit(call, is_nested):
                 return
 
@@ -125,12 +125,12 @@ class Pool:
         """Starts the next task of a call in an idle thread, or in a new thread. Returns False if no task is left, or if
         no more threads may be used. `is_nested` says whether a task of another call has made this call."""
         with self._lock:
-            # a call that is not nested may use more than `MOST` busy threads, because its own thread only waits. If the
-            # program is ending, no thread is used for a call from one of its daemon threads: the calling thread then
-            # blocks in `Call.wait` until Python ends it
-            if (is_nested and self._busy >= MOST) or workers.must_block():
+            # a call that is not nested may use more than `MAX_RUNNING` busy threads, because its own thread only waits.
+            # If the program is ending, no thread is used for a call from one of its daemon threads: the calling thread
+            # then blocks in `Call.wait` until Python ends it
+            if (is_nested and self._busy >= MAX_RUNNING) or workers.is_thread_doomed():
                 return False
-            run = call.next()
+            run = call.next_run()
             if run is None:
                 return False
             worker = self._idle.pop() if self._idle else None
@@ -169,7 +169,7 @@ class Pool:
         """Ends the threads when the program ends. Starts no more tasks, and waits up to `PATIENCE` seconds for the
         running tasks. If all tasks have ended by then, ends the threads."""
         for call in tuple(self._calls):
-            call.drop()
+            call.drop_waiting()
         with self._lock:
             # the wait has a limit, because a task may never end, but the program must
             are_all_idle = self._became_idle.wait_for(lambda: not self._busy, workers.PATIENCE)

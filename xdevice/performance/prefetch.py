@@ -23,7 +23,12 @@ from xdevice.core import generators, registry, selection
 from xdevice.errors import ArgumentError, UnsupportedError, shown
 from xdevice.performance import workers
 from xdevice.performance.graphs import refuse_in_capture
-from xdevice.performance.parallel import carry_states, keep_memory, record_event, rejoin
+from xdevice.performance.parallel import (
+    capture_thread_states,
+    keep_memory_for_streams,
+    record_event,
+    rejoin,
+)
 from xdevice.tensors import leaves
 from xdevice.tensors.creation import as_numbers
 from xdevice.tensors.refusals import refuse_lacking, traced
@@ -130,7 +135,7 @@ class Feed:
                     owner.stream_wait(current, event)
                     # the memory of the batch belongs to the stream for copies, but the
                     # consumer's stream uses it
-                    keep_memory(staged.batch, owner, {place: current})
+                    keep_memory_for_streams(staged.batch, owner, {place: current})
                 count += 1
                 yield staged.batch
                 # the name would keep the memory of this batch while the consumer waits for the
@@ -219,7 +224,7 @@ class _Producer(workers.Worker):
         self._place = place
         self._backend = backend
         self._copy_streams = _copy_streams(backend, place)
-        self._states = carry_states()
+        self._states = capture_thread_states()
         # not named `_context`, which is an attribute of Python 3.14's threads
         self._callers_context = copy_context()
         # the thread has its own random generator, so that the source's random numbers do not

@@ -296,13 +296,13 @@ def _report(transfer: Transfer) -> None:
 # finding the line of the user's code
 
 # the folder of xdevice
-_HERE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_ARITHMETIC = os.path.join(_HERE, "math", "arithmetic") + os.sep
-_HOOKS = hooks.__file__
+_XDEVICE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_ARITHMETIC = os.path.join(_XDEVICE, "math", "arithmetic") + os.sep
+_HOOKS_FILE = hooks.__file__
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
 # installed packages, which are inside the folder of the standard library, are the user's code
 _PACKAGES = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
-_is_inner: dict[str, bool] = {}
+_known_files: dict[str, bool] = {}
 """Maps the name of a source file (`co_filename`) to whether the file belongs to xdevice, a framework or Python, and not
 to the user's code."""
 
@@ -311,30 +311,30 @@ def _user_frame(frame: FrameType) -> tuple[FrameType, CodeType | None]:
     """Returns the innermost frame of the user's code at or above `frame`, and the code of the xdevice function that
     this frame called. The code is None if the frame called the framework directly."""
     inner = None
-    while _belongs_inside(frame.f_code.co_filename) and frame.f_back is not None:
+    while _is_library_file(frame.f_code.co_filename) and frame.f_back is not None:
         inner, frame = frame, frame.f_back
     if inner is not None:
         file = inner.f_code.co_filename
         # a hook is treated as the framework's function that it replaces
-        if file.startswith(_HERE) and file != _HOOKS and file != __file__:
+        if file.startswith(_XDEVICE) and file != _HOOKS_FILE and file != __file__:
             return frame, inner.f_code
     return frame, None
 
 
-def _belongs_inside(file: str) -> bool:
+def _is_library_file(file: str) -> bool:
     """Whether a source file belongs to xdevice, a framework or Python, and not to the user's
     code."""
-    is_inner = _is_inner.get(file)
-    if is_inner is None:
+    is_library_file = _known_files.get(file)
+    if is_library_file is None:
         is_stdlib = file.startswith(_STDLIB) and not file.startswith(_PACKAGES)
-        is_inner = _is_inner[file] = is_stdlib or file.startswith(_folders())
-    return is_inner
+        is_library_file = _known_files[file] = is_stdlib or file.startswith(_library_folders())
+    return is_library_file
 
 
-def _folders() -> tuple[str, ...]:
+def _library_folders() -> tuple[str, ...]:
     """Returns the folders of xdevice, of the loaded adapters, and of their frameworks. The code in these folders is not
     the user's."""
-    folders = [_HERE]
+    folders = [_XDEVICE]
     for backend in registry.list_loaded():
         for name in (type(backend).__module__.partition(".")[0], *backend.modules):
             folders += [

@@ -62,11 +62,11 @@ def block_if_ending() -> None:
     When the program is ending, the threads of xdevice start no new work. The calling thread may therefore lack results,
     and must not continue without them.
     """
-    if must_block():
+    if is_thread_doomed():
         threading.Event().wait()
 
 
-def must_block() -> bool:
+def is_thread_doomed() -> bool:
     """Whether the program is ending and the calling thread is a daemon thread that xdevice has not started. Python is
     going to end such a thread."""
     if not _is_ending:

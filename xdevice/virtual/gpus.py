@@ -68,7 +68,7 @@ def virtual_gpus(n: int | str, *, force: bool = False) -> None:
     registry.forget_types()
 
 
-def give(backend: Backend, wanted: tuple[Any, ...]) -> None:
+def give_virtual_gpus(backend: Backend, wanted: tuple[Any, ...]) -> None:
     """Adds virtual GPUs to a backend, one for each `Character` in `wanted`. Called while the backend is being loaded.
     Raises `UnsupportedError` if the backend cannot have these virtual GPUs, or has real GPUs and `force` was never
     passed."""

@@ -69,7 +69,7 @@ def _causal_mask(q: Any, k: Any) -> Any:
             "causal attention on a sequence whose length is unknown while a function is traced",
             "pass the causal mask as mask=",
         )
-    return checks.constant(numpy.tri(*lengths, dtype=bool), q)
+    return checks.array_as_tensor(numpy.tri(*lengths, dtype=bool), q)
 
 
 def batch_norm(

@@ -20,7 +20,7 @@ def astype(
     """Returns `x` cast to another dtype. The result is a copy, unless `copy` is False and `x` already has that dtype.
     If `device` is given, the result is moved to that device. Raises `DTypeError` if the backend does not support the
     dtype."""
-    x = checks.tensor(x, "astype")
+    x = checks.checked_tensor(x, "astype")
     result = checks.cast(x, checks.supported_dtype(dtype_name(dtype)))
     # a cast to another dtype is a copy already
     result = checks.kernels.copy(result) if copy and result is x else result
@@ -83,5 +83,5 @@ def _name(checks: Checks, x: Any, function: str) -> str:
     """Returns the name of a dtype, or of the dtype of a tensor. Raises `ArgumentError` for a tensor of another
     backend. `function` is the function name to show in the error message."""
     if registry.kind_of(type(registry.as_array(x))) is not None:
-        return checks.dtype_of(checks.tensor(x, function))
+        return checks.dtype_of(checks.checked_tensor(x, function))
     return dtype_name(x)

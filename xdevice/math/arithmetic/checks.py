@@ -111,7 +111,7 @@ class Checks:
         self.backend = backend
         self.kernels: Any = _with_defaults(backend.namespace())
         self.tensor_types: set[type] = set()
-        """Those types of tensors and symbols of this backend that the method `tensor` has accepted so far."""
+        """Those types of tensors and symbols of this backend that the method `checked_tensor` has accepted so far."""
         self.compares_devices = not self.kernels.ONE_DEVICE
         """Whether the devices of the tensors must be compared before each call of a kernel, because the kernel itself
         would not raise an error for tensors on two devices."""
@@ -129,7 +129,7 @@ class Checks:
         """The namespace that consists of these kernels, for functions that call other functions of the namespace,
         such as those of `linalg`. `Namespace` sets this attribute."""
         self._programs: dict[Callable[..., Any], Callable[..., Any]] = {}
-        """Maps each function that `fused` has been called with to its compiled function."""
+        """Maps each function that `call_fused` has been called with to its compiled function."""
 
     def kernel(self, name: str, dtype: Any) -> Callable[..., Any]:
         """Returns the kernel `name` for tensors of the framework's dtype `dtype`. If the kernel computes tensors of
@@ -143,14 +143,14 @@ class Checks:
 
     # checks of tensors and dtypes
 
-    def tensor(self, x: Any, function: str) -> Any:
+    def checked_tensor(self, x: Any, function: str) -> Any:
         """Returns `x` if it is a dense tensor or a symbol of this backend. If `x` is a variable, returns the tensor
         in the variable. Raises `ArgumentError` for a tensor of another backend, `UnsupportedError` for a tensor that
         is not dense, and `NotATensorError` for any other object. `function` is the function name to show in the error
         message."""
         if type(x) in self.tensor_types:
             if type(x) in self.may_be_sparse and not self.backend.is_dense(x):
-                raise self._sparse(x)
+                raise self._not_dense_error(x)
             return x
         # NumPy's scalars of float64 and complex128 are instances of float and complex, but are
         # treated as arrays
@@ -176,7 +176,7 @@ class Checks:
         if owned.kind == "model":
             return self._tensor_of_variable(x, function)
         if owned.kind == "tensor":
-            self._require_known(x)
+            self._require_supported(x)
         # from now on, tensors and symbols of this type are accepted without these checks
         self.tensor_types.add(type(x))
         return x
@@ -191,18 +191,18 @@ class Checks:
             )
         return tensor
 
-    def _require_known(self, x: Any) -> None:
+    def _require_supported(self, x: Any) -> None:
         """Raises `UnsupportedError` if the kernels do not support `x`, the first tensor of its type. Adds the type to
         `may_be_sparse` if other tensors of the type must also be checked."""
         if not self.backend.is_dense(x):
-            raise self._sparse(x)
+            raise self._not_dense_error(x)
         if self.kernels.require is not None:
             self.kernels.require(x)
         # an adapter whose framework has sparse tensors overrides `is_dense`
         if type(self.backend).is_dense is not Backend.is_dense:
             self.may_be_sparse.add(type(x))
 
-    def is_plain(self, x: Any) -> bool:
+    def needs_no_check(self, x: Any) -> bool:
         """Whether `x` can be passed to the kernel without further checks. This is the case if the type of `x` is known
         as a tensor type of this backend. If there is a `layout_attribute`, this attribute of `x` must also show that
         `x` is dense."""
@@ -210,7 +210,7 @@ class Checks:
             not self.layout_attribute or getattr(x, self.layout_attribute) is self.dense_layout
         )
 
-    def _sparse(self, x: Any) -> UnsupportedError:
+    def _not_dense_error(self, x: Any) -> UnsupportedError:
         """Returns the error for `x`, a tensor that is not dense."""
         return self.backend.unsupported(
             f"arithmetic on an object of type {type(x).__name__} that is not dense",
@@ -237,16 +237,16 @@ class Checks:
         raise DTypeError(f"{self.backend.name} cannot use {name} here: {refusal}")
 
     def tensor_of_kinds(self, x: Any, kinds: str, function: str) -> Any:
-        """Returns `x` as a tensor, like the method `tensor`. `kinds` is a string with the letters of the kinds of
-        dtypes that `function` accepts. Raises `DTypeError` for a dtype of another kind, and the errors of
-        `tensor`."""
+        """Returns `x` as a tensor, like the method `checked_tensor`. `kinds` is a string with the letters of the kinds
+        of dtypes that `function` accepts. Raises `DTypeError` for a dtype of another kind, and the errors of
+        `checked_tensor`."""
         cls = type(x)
-        # the first test of `tensor` is repeated here, because this saves a call for most
+        # the first test of `checked_tensor` is repeated here, because this saves a call for most
         # tensors
         if cls not in self.tensor_types or (
             cls in self.may_be_sparse and not self.backend.is_dense(x)
         ):
-            x = self.tensor(x, function)
+            x = self.checked_tensor(x, function)
         name = dtype_name(x.dtype)
         if dtypes.kind_of(name) not in kinds:
             raise self.kind_error(function, kinds, name)
@@ -278,9 +278,11 @@ class Checks:
         """Returns the operands `values` as tensors of their common dtype. Each value is a tensor or a Python number,
         and at least one value must be a tensor. Raises `DTypeError` if there is no common dtype, or if its kind is not
         in `kinds`. If `compares_devices` is True, raises `DeviceMismatchError` for tensors on several devices. Also
-        raises the errors of `tensor`."""
+        raises the errors of `checked_tensor`."""
         # tensors are checked, and Python numbers remain unchanged
-        tensors = [x if type(x) in NUMBERS else self.tensor(x, function) for x in values]
+        tensors = [
+            x if type(x) in NUMBERS else self.checked_tensor(x, function) for x in values
+        ]
         # numbers become tensors on the device of the first tensor
         first = next((x for x in tensors if type(x) not in NUMBERS), None)
         if first is None:
@@ -304,7 +306,7 @@ class Checks:
         if is_uniform:
             return tensors
         return [
-            self.number(x, name, first) if type(x) in NUMBERS else self.cast(x, name)
+            self.number_as_tensor(x, name, first) if type(x) in NUMBERS else self.cast(x, name)
             for x in tensors
         ]
 
@@ -331,10 +333,10 @@ class Checks:
         # numbers are processed after all tensors, because a number matters only if its kind is
         # higher than the kind of the tensors' dtype
         for number in numbers:
-            name = self.supported_dtype(dtypes.with_number(name, number))
+            name = self.supported_dtype(dtypes.promoted_with_number(name, number))
         return name
 
-    def number(self, value: complex, name: str, like: Any) -> Any:
+    def number_as_tensor(self, value: complex, name: str, like: Any) -> Any:
         """Returns the Python number `value` as a 0-d tensor, of dtype `name`, on the device of `like`.
         Raises `DTypeError` if the number does not fit into the dtype."""
         dtypes.require_fits(value, name)
@@ -343,7 +345,7 @@ class Checks:
             value = float(value)
         return self.kernels.number(value, name, like)
 
-    def constant(self, array: np.ndarray[Any, Any], like: Any) -> Any:
+    def array_as_tensor(self, array: np.ndarray[Any, Any], like: Any) -> Any:
         """Returns the values of a NumPy array as a tensor on the device of `like`. The array must not be changed
         afterwards, because the tensor may share its memory."""
         # indices that NumPy computed are int64, which the backend may not support
@@ -351,18 +353,18 @@ class Checks:
             array = array.astype(self.supported_dtype("int64"), copy=False)
         return self.kernels.constant(array, like)
 
-    def gathered(self, x: Any, positions: np.ndarray[Any, Any]) -> Any:
+    def take_flat(self, x: Any, positions: np.ndarray[Any, Any]) -> Any:
         """Returns the elements of the flattened `x` at the indices in `positions`, as a tensor of the shape of
         `positions`."""
         flat = self.kernels.reshape(x, (-1,))
         # the contract promises that the kernel `take` is called with at least one index
         if positions.size:
-            elements = self.kernels.take(flat, self.constant(positions.ravel(), x), 0)
+            elements = self.kernels.take(flat, self.array_as_tensor(positions.ravel(), x), 0)
         else:
             elements = self.kernels.sliced(flat, 0, 0, 0)
         return self.kernels.reshape(elements, positions.shape)
 
-    def fused(
+    def call_fused(
         self, function: Callable[..., Any], tensors: Sequence[Any], *settings: Any
     ) -> Any:
         """Returns `function(self, *tensors, *settings)`. On JAX, the call runs as a single compiled program, and so
@@ -401,7 +403,7 @@ class Checks:
         if self.backend.is_host_only:
             return
         try:
-            if self.are_together(values):
+            if self.are_on_one_device(values):
                 return
             # symbols are ignored
             tensors = [x for x in values if type(x) in registry.probes]
@@ -417,7 +419,7 @@ class Checks:
                     f"{str(devices[0])!r}){operators_compute_elsewhere(self.backend)}"
                 )
 
-    def are_together(self, values: Sequence[Any]) -> bool:
+    def are_on_one_device(self, values: Sequence[Any]) -> bool:
         """Whether `values` are tensors of the same type and on the same device. This is a quick test: even if it
         returns False, the values may be usable together, such as a variable and a tensor."""
         cls = type(values[0])
@@ -435,19 +437,19 @@ class Checks:
         or are not dense; returns None otherwise. It is called only after a kernel has raised an error, to find the
         reason for the error. It is not called before the kernel, because these checks take as long as a small
         operation."""
-        tensors = [self.tensor(x, function) for x in values if hasattr(x, "shape")]
+        tensors = [self.checked_tensor(x, function) for x in values if hasattr(x, "shape")]
         if tensors:
             self.require_one_device(function, *tensors)
         require_broadcast(function, *tensors)
 
     # checks of shapes and axes
 
-    def full_shape(self, x: Any, function: str) -> tuple[int, ...]:
+    def known_shape(self, x: Any, function: str) -> tuple[int, ...]:
         """Returns the shape of `x` for a function that needs all sizes. Raises `UnsupportedError` if a size is
         unknown while a function is traced."""
-        return self.require_known(shape_of(x), function)
+        return self.require_known_lengths(shape_of(x), function)
 
-    def require_known(self, shape: tuple[Any, ...], function: str) -> tuple[int, ...]:
+    def require_known_lengths(self, shape: tuple[Any, ...], function: str) -> tuple[int, ...]:
         """Returns `shape`. Raises `UnsupportedError` if a size in `shape` is None, which means that the size is
         unknown."""
         if None in shape:
@@ -471,7 +473,7 @@ class Checks:
             else counts
         )
 
-    def axis(self, axis: Any, ndim: int, function: str) -> int:
+    def axis_index(self, axis: Any, ndim: int, function: str) -> int:
         """Returns the axis as an index from 0 to `ndim` - 1. Raises `AxisError` if a tensor of `ndim` dimensions has
         no such axis, and `ShapeError` if `axis` is not an int."""
         if type(axis) is int and 0 <= axis < ndim:
@@ -486,15 +488,15 @@ class Checks:
             )
         return number % ndim
 
-    def axes(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
+    def axis_indices(self, axis: Any, ndim: int, function: str) -> tuple[int, ...]:
         """Returns the axes as a tuple of indices from 0 to `ndim` - 1, in ascending order. If `axis` is None, returns
         all axes of a tensor of `ndim` dimensions. Raises `ShapeError` if an axis occurs twice, and the errors of the
-        method `axis`."""
+        method `axis_index`."""
         if axis is None:
             return tuple(range(ndim))
         if type(axis) is int:
-            return (self.axis(axis, ndim, function),)
-        axes = [self.axis(item, ndim, function) for item in as_tuple(axis)]
+            return (self.axis_index(axis, ndim, function),)
+        axes = [self.axis_index(item, ndim, function) for item in as_tuple(axis)]
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{function}: the same axis appears twice in {shown(axis)}")
         # the contract promises that kernels are called with axes in ascending order

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def cross(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
     """Returns the cross products of the vectors in `x1` and `x2` along the axis, which has 3 elements."""
-    return checks.fused(_cross_product, (x1, x2), axis)
+    return checks.call_fused(_cross_product, (x1, x2), axis)
 
 
 def _cross_product(checks: Checks, x1: Any, x2: Any, axis: int) -> Any:
@@ -35,10 +35,10 @@ def diagonal(checks: Checks, x: Any, k: int) -> Any:
     import numpy as np
 
     # the positions of the diagonal in a flattened matrix
-    *stack, rows, columns = checks.full_shape(x, "linalg.diagonal")
+    *stack, rows, columns = checks.known_shape(x, "linalg.diagonal")
     positions = np.arange(rows * columns).reshape(rows, columns).diagonal(k)
     flat = checks.kernels.reshape(x, (*stack, rows * columns))
-    return checks.kernels.take(flat, checks.constant(positions, x), len(stack))
+    return checks.kernels.take(flat, checks.array_as_tensor(positions, x), len(stack))
 
 
 def hypot(checks: Checks, x1: Any, x2: Any) -> Any:
@@ -90,14 +90,14 @@ def nonzero(checks: Checks, x: Any) -> tuple[Any, ...]:
 
     # the host computes the indices, because the shapes of the results depend on the values
     return tuple(
-        checks.constant(positions, x) for positions in np.nonzero(checks.backend.peek(x))
+        checks.array_as_tensor(positions, x) for positions in np.nonzero(checks.backend.peek(x))
     )
 
 
 def norm(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
     """Returns the square root of the sum of the squared absolute values along the axes. There is at least one
     axis."""
-    return checks.fused(_root_of_squares, (x,), axes, keepdims)
+    return checks.call_fused(_root_of_squares, (x,), axes, keepdims)
 
 
 def _root_of_squares(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
@@ -112,7 +112,7 @@ def repeat(checks: Checks, x: Any, times: int, axis: int) -> Any:
     """Returns `x` with each element repeated `times` times along the axis."""
     # a new axis after the given axis is broadcast to the length `times`, and then merged into
     # the given axis
-    shape = checks.full_shape(x, "repeat")
+    shape = checks.known_shape(x, "repeat")
     length = shape[axis]
     wide = checks.kernels.expand_dims(x, axis + 1)
     wide = checks.kernels.broadcast_to(wide, with_lengths(shape, axis, length, times))
@@ -135,8 +135,8 @@ def _triangle(checks: Checks, x: Any, k: int, is_above: bool) -> Any:
     these are the elements above the diagonal `k`; otherwise they are all other elements."""
     import numpy
 
-    rows, columns = checks.full_shape(x, "tril or triu")[-2:]
+    rows, columns = checks.known_shape(x, "tril or triu")[-2:]
     # a mask of the elements that remain is used, because a product with ones and zeros would
     # turn infinity into NaN
-    mask = checks.constant(numpy.tri(rows, columns, k, bool) != is_above, x)
+    mask = checks.array_as_tensor(numpy.tri(rows, columns, k, bool) != is_above, x)
     return checks.kernels.where(mask, x, checks.kernels.number(0, checks.dtype_of(x), x))

@@ -49,7 +49,7 @@ def asarray(
         return creation.tensor_of(
             checks.backend, obj, device, None if dtype is None else dtype_name(dtype)
         )
-    x = checks.tensor(obj, "asarray")
+    x = checks.checked_tensor(obj, "asarray")
     result = x if dtype is None else checks.cast(x, checks.supported_dtype(dtype_name(dtype)))
     result = result if device is None else verbs.to_device(result, device)
     # both a cast and a move create a copy
@@ -101,7 +101,7 @@ def full(
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
     # without `dtype`, the result has the dtype of an operation of the number with a bool tensor
-    name = _dtype_for(checks, dtype, dtypes.with_number("bool", fill_value), device)
+    name = _dtype_for(checks, dtype, dtypes.promoted_with_number("bool", fill_value), device)
     dtypes.require_fits(fill_value, name)
     return _full(checks, shape, fill_value, name, device)
 
@@ -159,7 +159,7 @@ def full_like(
 ) -> Any:
     """Returns a tensor of the shape of `x`, filled with the number `fill_value`. The dtype and the device are taken
     from `x` unless `dtype` or `device` is given. Raises `DTypeError` if the number does not fit into the dtype."""
-    x = checks.tensor(x, "full_like")
+    x = checks.checked_tensor(x, "full_like")
     if type(fill_value) not in NUMBERS:
         fill_value = creation.item(fill_value)
     name = checks.supported_dtype(checks.dtype_of(x) if dtype is None else dtype_name(dtype))
@@ -167,7 +167,7 @@ def full_like(
     # if a device is given, all sizes must be known; the kernel below also accepts traced
     # tensors
     if device is not None:
-        return _full(checks, checks.full_shape(x, "full_like"), fill_value, name, device)
+        return _full(checks, checks.known_shape(x, "full_like"), fill_value, name, device)
     return checks.kernels.full_like(x, fill_value, name)
 
 
@@ -296,7 +296,7 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
     vectors on several devices."""
     if indexing not in ("xy", "ij"):
         raise ShapeError(f"meshgrid: indexing must be 'xy' or 'ij', not {shown(indexing)}")
-    tensors = [checks.tensor(x, "meshgrid") for x in arrays]
+    tensors = [checks.checked_tensor(x, "meshgrid") for x in arrays]
     if any(len(x.shape) != 1 for x in tensors):
         raise ShapeError(
             f"meshgrid expects vectors, not tensors of shapes {[shape_of(x) for x in tensors]}"
@@ -311,8 +311,8 @@ def meshgrid(checks: Checks, *arrays: Any, indexing: str = "xy") -> tuple[Any, .
     shape = [0] * len(tensors)
     for axis, x in zip(axes, tensors, strict=True):
         # the shape of a vector has one item
-        (shape[axis],) = checks.full_shape(x, "meshgrid")
-    return tuple(checks.fused(_along_axes, tensors, tuple(axes), tuple(shape)))
+        (shape[axis],) = checks.known_shape(x, "meshgrid")
+    return tuple(checks.call_fused(_along_axes, tensors, tuple(axes), tuple(shape)))
 
 
 def _along_axes(checks: Checks, *arguments: Any) -> list[Any]:
@@ -341,8 +341,8 @@ def triu(checks: Checks, x: Any, /, *, k: int = 0) -> Any:
 def _matrices(checks: Checks, function: str, x: Any) -> Any:
     """Returns `x` as a tensor. Raises `ShapeError` if `x` has fewer than two dimensions. `function` is the function
     name to show in error messages."""
-    x = checks.tensor(x, function)
-    shape = checks.full_shape(x, function)
+    x = checks.checked_tensor(x, function)
+    shape = checks.known_shape(x, function)
     if len(shape) < 2:
         raise ShapeError(
             f"{function} expects a tensor with at least two dimensions, not a tensor of shape {shape}"

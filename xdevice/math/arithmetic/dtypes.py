@@ -67,7 +67,7 @@ def promoted(first: str, second: str) -> str:
     return _common_integer(low, high)
 
 
-def with_number(name: str, value: complex) -> str:
+def promoted_with_number(name: str, value: complex) -> str:
     """Returns the dtype of a result that is computed from a tensor of dtype `name` and a Python number. Only the kind
     of the number matters: for a tensor of ints and a float, the result is float32."""
     kind = _KINDS[kind_of(name)]

@@ -56,9 +56,9 @@ def einsum(subscripts: str, *tensors: Any) -> Any:
     checks = checks_of(tensors[0], "einsum")
     if checks.kernels.einsum is None:
         raise checks.backend.unsupported("einsum", "use xp.tensordot, or sums of products")
-    tensors = tuple([checks.tensor(x, "einsum") for x in tensors])
+    tensors = tuple([checks.checked_tensor(x, "einsum") for x in tensors])
     operands = checks.operands_on_one_device("einsum", REAL_FLOATING, *tensors)
-    shapes = [checks.full_shape(x, "einsum") for x in operands]
+    shapes = [checks.known_shape(x, "einsum") for x in operands]
     terms, result = _explicit_subscripts(subscripts, shapes)
     # the operands, reduced to their diagonals, so that each letter occurs only once
     diagonals = [_diagonal(checks, x, term) for x, term in zip(operands, terms, strict=True)]
@@ -185,4 +185,4 @@ def _diagonal(checks: Checks, x: Any, term: str) -> Any:
     # NumPy's einsum computes the diagonal of an array that contains the positions of all
     # elements
     positions = np.arange(np.prod(x.shape, dtype="int64")).reshape(tuple(x.shape))
-    return checks.gathered(x, np.einsum(f"{term}->{name}", positions))
+    return checks.take_flat(x, np.einsum(f"{term}->{name}", positions))

@@ -65,7 +65,7 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
             name,
             NUMERIC,
             special_kinds=INTEGER,
-            special_kernel=partial(_all_alike, kernels, value),
+            special_kernel=partial(_filled_with, kernels, value),
         )
     table |= {name: _binary(checks, name, kinds) for name, kinds in BINARY.items()}
     table["pow"] = _pow_refusing_fractions(checks, table["pow"])
@@ -91,7 +91,7 @@ def _itself(x: Any) -> Any:
     return x
 
 
-def _all_alike(kernels: Any, value: bool, x: Any) -> Any:
+def _filled_with(kernels: Any, value: bool, x: Any) -> Any:
     """Returns a bool tensor of the shape of `x`, filled with `value`. `kernels` contains the adapter's kernels."""
     return kernels.full_like(x, value, "bool")
 
@@ -113,7 +113,7 @@ def _unary(
 
     def unary(x: Any, /) -> Any:
         # the fast case: a plain tensor of a dtype whose kernel is stored
-        if checks.is_plain(x):
+        if checks.needs_no_check(x):
             cached = kernels.get(x.dtype)
             if cached is not None:
                 try:
@@ -153,10 +153,10 @@ def _binary(checks: Checks, name: str, kinds: str) -> Callable[..., Any]:
             # stored, and the second operand is a tensor of that dtype or a float. The dtype is
             # read only once, because this takes 0.4 us on Paddle. It is None for any other first
             # operand, and no kernel is stored for None
-            dtype = x1.dtype if checks.is_plain(x1) else None
+            dtype = x1.dtype if checks.needs_no_check(x1) else None
             kernel = kernels.get(dtype)
             if kernel is not None:
-                if checks.is_plain(x2) and x2.dtype is dtype:
+                if checks.needs_no_check(x2) and x2.dtype is dtype:
                     if checks.compares_devices:
                         checks.require_one_device(name, x1, x2)
                     return as_tensor(kernel(x1, x2))
@@ -196,7 +196,7 @@ def _pow_refusing_fractions(checks: Checks, power: Callable[..., Any]) -> Callab
         if (
             type(x2) is int
             and x2 < 0
-            and dtypes.kind_of(checks.dtype_of(checks.tensor(x1, "pow"))) in BITS
+            and dtypes.kind_of(checks.dtype_of(checks.checked_tensor(x1, "pow"))) in BITS
         ):
             raise DTypeError(
                 f"pow: integers to the power of {x2} are not integers; cast the tensor with xp.astype(x, xp.float32) "
@@ -226,7 +226,7 @@ def _clip(checks: Checks) -> Callable[..., Any]:
         if checks.compares_devices:
             checks.require_one_device("clip", x, *tensors)
         low, high = (
-            checks.number(bound, name, x) if type(bound) in NUMBERS else bound
+            checks.number_as_tensor(bound, name, x) if type(bound) in NUMBERS else bound
             for bound in (low, high)
         )
         try:
@@ -264,7 +264,7 @@ def _bound(checks: Checks, value: Any, name: str) -> Any:
         # same sign replaces the number
         is_too_large = abs(value) > dtypes.float_limits(name).max
         return math.copysign(math.inf if is_too_large else value, value)
-    value = checks.tensor(value, "clip")
+    value = checks.checked_tensor(value, "clip")
     if dtypes.kind_of(checks.dtype_of(value)) != kind:
         raise DTypeError(
             f"clip: the tensor has dtype {name}, but a bound has dtype {checks.dtype_of(value)}; cast the bound with "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # for each norm, the norm with which `hfft` and `ihfft` call the transform in the opposite
 # direction
-_OPPOSITE: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+_OPPOSITE_NORM: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 _STEPS: Final = {
     "fftn": ("fft", "fft"),
     "ifftn": ("ifft", "ifft"),
@@ -47,9 +47,9 @@ def _transform_along_axis(function: str) -> Callable[..., Any]:
         norm: str = "backward",
     ) -> Any:
         x = _operand(checks, function, x)
-        axis_index = checks.axis(axis, len(x.shape), f"fft.{function}")
+        axis_index = checks.axis_index(axis, len(x.shape), f"fft.{function}")
         # raises an error for a length that is unknown while a function is traced
-        checks.full_shape(x, f"fft.{function}")
+        checks.known_shape(x, f"fft.{function}")
         return _checked_transform(checks, function, x, (n,), (axis_index,), norm)
 
     return transform
@@ -64,13 +64,13 @@ def _transform_along_axes(function: str) -> Callable[..., Any]:
         checks: Checks, x: Any, /, *, s: Any = None, axes: Any = None, norm: str = "backward"
     ) -> Any:
         x = _operand(checks, function, x)
-        ndim = len(checks.full_shape(x, f"fft.{function}"))
+        ndim = len(checks.known_shape(x, f"fft.{function}"))
         # the standard's default is all axes, or, if lengths are given, as many of the last axes
         # as there are lengths
         if axes is None:
             axes = range(0 if s is None else ndim - len(s), ndim)
         axis_indices = tuple(
-            [checks.axis(axis, ndim, f"fft.{function}") for axis in as_tuple(axes)]
+            [checks.axis_index(axis, ndim, f"fft.{function}") for axis in as_tuple(axes)]
         )
         lengths = [None] * len(axis_indices) if s is None else as_tuple(s)
         if (
@@ -111,7 +111,7 @@ def _checked_transform(
     length that follows from the shape of `x`. Raises `ArgumentError` for an unknown `norm`, and `ShapeError` for a
     length below 1."""
     full_lengths = _full_lengths(checks, function, shape_of(x), lengths, axes, norm)
-    return checks.fused(_transformed, (x,), function, full_lengths, axes, norm)
+    return checks.call_fused(_transformed, (x,), function, full_lengths, axes, norm)
 
 
 def _operand(checks: Checks, function: str, x: Any) -> Any:
@@ -135,9 +135,9 @@ def _full_lengths(
     """Returns `lengths`, with each None replaced by the length that follows from `shape`. `shape` is the shape of the
     tensor, and `axes` are the axes along which the transform `function` is computed. Raises `ArgumentError` for an
     unknown `norm`, and `ShapeError` for a length below 1."""
-    if norm not in _OPPOSITE:
+    if norm not in _OPPOSITE_NORM:
         raise ArgumentError(
-            f"fft.{function}: norm must be one of {', '.join(_OPPOSITE)}, not {shown(norm)}"
+            f"fft.{function}: norm must be one of {', '.join(_OPPOSITE_NORM)}, not {shown(norm)}"
         )
     default_lengths = [shape[axis] for axis in axes]
     # a transform of n real numbers has n // 2 + 1 complex numbers. In the opposite direction,
@@ -171,9 +171,13 @@ def _transformed(
     # them. The two transforms are in opposite directions, so the conjugate and the opposite
     # normalization are used
     if function == "hfft":
-        return _transformed(checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE[norm])
+        return _transformed(
+            checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE_NORM[norm]
+        )
     if function == "ihfft":
-        return checks.xp.conj(_transformed(checks, x, "rfft", lengths, axes, _OPPOSITE[norm]))
+        return checks.xp.conj(
+            _transformed(checks, x, "rfft", lengths, axes, _OPPOSITE_NORM[norm])
+        )
     kernel = getattr(checks.kernels.fft, function, None)
     if kernel is None:
         return _axis_by_axis(checks, x, function, lengths, axes, norm)
@@ -255,10 +259,10 @@ def _shifted(checks: Checks, function: str, x: Any, axes: Any, rounding: int) ->
     """Returns the tensor `x`, rolled along each of `axes` by half of the axis's length. For an odd length, the half
     is rounded down if `rounding` is 0 (for `fftshift`), and up if `rounding` is 1 (for `ifftshift`). Raises
     `UnsupportedError` if one of these lengths is unknown while a function is traced."""
-    x = checks.tensor(x, f"fft.{function}")
-    axis_indices = checks.axes(axes, len(x.shape), f"fft.{function}")
+    x = checks.checked_tensor(x, f"fft.{function}")
+    axis_indices = checks.axis_indices(axes, len(x.shape), f"fft.{function}")
     shape = shape_of(x)
-    lengths = checks.require_known(
+    lengths = checks.require_known_lengths(
         tuple([shape[axis_index] for axis_index in axis_indices]), f"fft.{function}"
     )
     # if there is no axis, `roll` returns `x`

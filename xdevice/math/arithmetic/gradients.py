@@ -73,7 +73,7 @@ def value_and_grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[
         (5.0, [2.0, 4.0])
     """
     if not callable(f):
-        raise no_function("value_and_grad", f)
+        raise not_callable_error("value_and_grad", f)
 
     @wraps(f)
     def differentiated(params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +103,7 @@ def grad(f: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
         12.0
     """
     if not callable(f):
-        raise no_function("grad", f)
+        raise not_callable_error("grad", f)
     # the value of `f` is always computed together with its gradients
     value_and_gradients = value_and_grad(f, has_aux=has_aux)
 
@@ -196,7 +196,7 @@ def _value_and_gradients(
     `(value, aux)`. `walk` is the result of `trees.flatten` for the container of parameters; `args` and `kwargs` are the
     other arguments of `f`, which follow the container. The adapter calls `f` with its own tensors in place of the
     parameters, and differentiates `f`."""
-    backend, leaves = parameters(walk, "params", needs_floats=True)
+    backend, leaves = backend_and_tensors(walk, "params", needs_floats=True)
     # the container `aux`. Its leaves pass through the adapter, which detaches the tensors among
     # them
     aux_trees: list[Tree] = []
@@ -235,14 +235,14 @@ def _value_and_gradients(
 # checks of arguments, for this module and `updating`
 
 
-def no_function(name: str, f: object) -> ArgumentError:
+def not_callable_error(name: str, f: object) -> ArgumentError:
     """Returns the error for a call of the function `name` with an argument `f` that is not callable."""
     return ArgumentError(
         f"{name} expects a function, not {shown(f)} of type {type(f).__qualname__}"
     )
 
 
-def parameters(
+def backend_and_tensors(
     walk: Walked, name: str, needs_floats: bool = False
 ) -> tuple[Backend, list[Any]]:
     """Returns the backend and the tensors of a container of parameters or gradients. `walk` is the result of
@@ -274,8 +274,8 @@ def backend_of(walk: Walked) -> Backend | None:
 def _parameters_one_by_one(
     walk: Walked, name: str, needs_floats: bool
 ) -> tuple[Backend, list[Any]]:
-    """Returns the result of `parameters`, which has the same arguments, or raises its errors. This slower function is
-    used for types that have not been parameters before, and whenever an error must be raised."""
+    """Returns the result of `backend_and_tensors`, which has the same arguments, or raises its errors. This slower
+    function is used for types that have not been parameters before, and whenever an error must be raised."""
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):
@@ -285,12 +285,12 @@ def _parameters_one_by_one(
             x = owned.backend.tensor_of(x)
         # a number, a string, or a model other than a variable
         if owned is None or x is None:
-            raise _no_parameter(name, tree, i)
+            raise _not_a_tensor_error(name, tree, i)
         if backend is None:
             backend = owned.backend
         # the first leaf has set `backend`, so the error names it as the other tensor
         elif owned.backend is not backend:
-            raise two_backends(
+            raise two_backends_error(
                 f"{name}{tree.path(0)}", backend, f"{name}{tree.path(i)}", owned.backend
             )
         if needs_floats and dtype_name(x.dtype) not in FLOATS:
@@ -315,7 +315,7 @@ def _parameters_one_by_one(
     return backend, leaves
 
 
-def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
+def _not_a_tensor_error(name: str, tree: Tree, i: int) -> NotATensorError:
     """Returns the error for the leaf with the index `i`, which is not a tensor. The error calls the container `name`,
     and says what to do with the leaf."""
     x = tree.leaves[i]
@@ -331,7 +331,7 @@ def _no_parameter(name: str, tree: Tree, i: int) -> NotATensorError:
     )
 
 
-def two_backends(
+def two_backends_error(
     name: str, backend: Backend, other_name: str, other_backend: Backend
 ) -> ArgumentError:
     """Returns the error for two tensors of different backends. The tensor called `name` belongs to `backend`, and the

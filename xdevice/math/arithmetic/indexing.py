@@ -91,13 +91,13 @@ def _with_values(x: Any, index: Any, values: Any, action: str) -> Any:
     function = f"at(x)[...].{action}"
     checks = checks_of(x, function)
     x = (
-        checks.tensor(x, function)
+        checks.checked_tensor(x, function)
         if action == "set"
         else checks.tensor_of_kinds(x, NUMERIC, function)
     )
-    shape = checks.full_shape(x, function)
+    shape = checks.known_shape(x, function)
     values = _values_like(checks, x, values, function)
-    values_shape = checks.full_shape(values, function)
+    values_shape = checks.known_shape(values, function)
     # `positions` are the positions in the flattened `x` that the index selects.
     # `value_positions` contains, for each of these positions, the position of its value in the
     # flattened `values`. `eagerly`, because a compiler would replace NumPy's functions, which compute
@@ -130,13 +130,13 @@ def _values_like(checks: Checks, x: Any, values: Any, function: str) -> Any:
     another device. `function` is the function name to show in error messages."""
     name = checks.dtype_of(x)
     if type(values) in NUMBERS:
-        if dtypes.with_number(name, values) != name:
+        if dtypes.promoted_with_number(name, values) != name:
             raise DTypeError(
                 f"{function}: {shown(values)} does not fit in a tensor of dtype {name}; cast the tensor first, "
                 "with xp.astype"
             )
-        return checks.number(values, name, x)
-    values = checks.tensor(values, function)
+        return checks.number_as_tensor(values, name, x)
+    values = checks.checked_tensor(values, function)
     if not dtypes.can_cast(checks.dtype_of(values), name):
         raise DTypeError(
             f"{function}: values of dtype {checks.dtype_of(values)} do not fit in a tensor of dtype {name}; cast them "
@@ -254,13 +254,13 @@ def _elements_at(checks: Checks, x: Any, positions: Positions) -> Any:
     # `positions` contains all positions in ascending order
     if positions.size == x.shape[0] and (positions[1:] > positions[:-1]).all():
         return x
-    return checks.kernels.take(x, checks.constant(positions, x), 0)
+    return checks.kernels.take(x, checks.array_as_tensor(positions, x), 0)
 
 
 def _put(checks: Checks, x: Any, positions: Positions, values: Any) -> Any:
     """Returns a copy of the vector `x`, with `values` at the given positions. No position may occur twice."""
     if checks.kernels.put is not None:
-        return checks.kernels.put(x, checks.constant(positions, x), values)
+        return checks.kernels.put(x, checks.array_as_tensor(positions, x), values)
     import numpy as np
 
     # without the kernel `put`, both vectors are joined, and each element of the result is
@@ -268,24 +268,24 @@ def _put(checks: Checks, x: Any, positions: Positions, values: Any) -> Any:
     source = np.arange(x.shape[0])
     source[positions] = x.shape[0] + np.arange(positions.size)
     return checks.kernels.take(
-        checks.kernels.concat([x, values], 0), checks.constant(source, x), 0
+        checks.kernels.concat([x, values], 0), checks.array_as_tensor(source, x), 0
     )
 
 
-def elements(checks: Checks, x: Any, index: Any) -> Any:
+def part_at_index(checks: Checks, x: Any, index: Any) -> Any:
     """Returns `x[index]` by NumPy's rules, on every backend. Raises `IndexError` for an index out of range, and
     `UnsupportedError` if the index contains a symbol. If the index consists of slices and ints, no positions are
     computed on the host."""
-    if is_sliced(index):
+    if is_basic_index(index):
         return _sliced(checks, x, index if isinstance(index, tuple) else (index,))
     import numpy as np
 
-    shape = checks.full_shape(x, "x[...]")
+    shape = checks.known_shape(x, "x[...]")
     positions = checks.backend.eagerly(lambda: np.asarray(_selected(shape, index, "x[...]")))
-    return checks.gathered(x, positions)
+    return checks.take_flat(x, positions)
 
 
-def is_sliced(index: Any) -> bool:
+def is_basic_index(index: Any) -> bool:
     """Whether an index consists only of slices, ints, None and `...`."""
     parts = index if isinstance(index, tuple) else (index,)
     return all(
@@ -330,7 +330,7 @@ def _sliced_along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
     # the slice selects all elements, so no kernel is needed
     if part == slice(None):
         return x
-    length = checks.full_shape(x, "x[...]")[axis]
+    length = checks.known_shape(x, "x[...]")[axis]
     if not isinstance(part, slice):
         if not -length <= part < length:
             raise IndexError(
@@ -349,7 +349,7 @@ def _sliced_along(checks: Checks, x: Any, axis: int, part: slice | int) -> Any:
         return checks.kernels.sliced(x, axis, start, stop)
     import numpy as np
 
-    return checks.kernels.take(x, checks.constant(np.arange(start, stop, step), x), axis)
+    return checks.kernels.take(x, checks.array_as_tensor(np.arange(start, stop, step), x), axis)
 
 
 def top_k(x: Any, k: int) -> tuple[Any, Any]:
@@ -375,7 +375,7 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     """
     checks = checks_of(x, "top_k")
     x = checks.tensor_of_kinds(x, REAL, "top_k")
-    length = checks.full_shape(x, "top_k")[-1:]
+    length = checks.known_shape(x, "top_k")[-1:]
     if not length:
         raise ShapeError(
             "top_k works along the last axis, but a 0-dimensional tensor has no axes"
@@ -389,5 +389,5 @@ def top_k(x: Any, k: int) -> tuple[Any, Any]:
     xp = array_namespace(x)
     # `argsort` is stable, so among equal elements, the element with the lower index comes first
     order = xp.argsort(x, descending=True)
-    chosen = xp.take(order, checks.constant(np.arange(k), x), axis=-1)
+    chosen = xp.take(order, checks.array_as_tensor(np.arange(k), x), axis=-1)
     return xp.take_along_axis(x, chosen, axis=-1), chosen

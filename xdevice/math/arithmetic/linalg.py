@@ -205,7 +205,7 @@ def matrix_power(checks: Checks, x: Any, n: int, /) -> Any:
     # in which only the diagonal remains
     if n == 0:
         return checks.xp.tril(checks.xp.triu(checks.xp.ones_like(x)))
-    return checks.fused(_power, (x if n > 0 else inv(checks, x),), abs(n))
+    return checks.call_fused(_power, (x if n > 0 else inv(checks, x),), abs(n))
 
 
 def _power(checks: Checks, x: Any, n: int) -> Any:
@@ -224,7 +224,7 @@ def _power(checks: Checks, x: Any, n: int) -> Any:
 def matrix_rank(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
     """Returns, for each matrix, the number of singular values that are greater than `rtol` times the largest singular
     value. `rtol` is a number, a tensor with one number for each matrix, or None for the standard's default."""
-    return checks.fused(_rank, *_fused_arguments(checks, "matrix_rank", x, rtol))
+    return checks.call_fused(_rank, *_fused_arguments(checks, "matrix_rank", x, rtol))
 
 
 def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
@@ -235,7 +235,7 @@ def _rank(checks: Checks, x: Any, rtol: Any) -> Any:
 def pinv(checks: Checks, x: Any, /, *, rtol: Any = None) -> Any:
     """Returns the pseudo-inverses of matrices. Singular values up to `rtol` times the largest singular value are
     treated as 0. `rtol` may have the same values as in `matrix_rank`."""
-    return checks.fused(_pseudo_inverse, *_fused_arguments(checks, "pinv", x, rtol))
+    return checks.call_fused(_pseudo_inverse, *_fused_arguments(checks, "pinv", x, rtol))
 
 
 def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
@@ -258,7 +258,7 @@ def _fused_arguments(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[
     if rtol is None or type(rtol) in NUMBERS:
         return (x,), rtol
     checks.require_one_device(
-        f"linalg.{function}", x, checks.tensor(rtol, f"linalg.{function}")
+        f"linalg.{function}", x, checks.checked_tensor(rtol, f"linalg.{function}")
     )
     return ((x, rtol),)
 
@@ -293,9 +293,10 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     # a negative axis must exist in the tensor with fewer dimensions. It remains negative,
     # because the numbers of dimensions may differ
     ndim = min(len(x1.shape), len(x2.shape))
-    axis_index = checks.axis(axis, ndim, "linalg.cross") - ndim if axis < 0 else axis
+    axis_index = checks.axis_index(axis, ndim, "linalg.cross") - ndim if axis < 0 else axis
     lengths = [
-        shape_of(x)[checks.axis(axis_index, len(x.shape), "linalg.cross")] for x in (x1, x2)
+        shape_of(x)[checks.axis_index(axis_index, len(x.shape), "linalg.cross")]
+        for x in (x1, x2)
     ]
     if lengths != [3, 3]:
         raise ShapeError(
@@ -310,8 +311,8 @@ def cross(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 def diagonal(checks: Checks, x: Any, /, *, offset: int = 0) -> Any:
     """Returns the diagonals of the matrices in the last two axes of `x`. `offset` is 0 for the main diagonals, and
     positive for diagonals above the main diagonals. Raises `ShapeError` if `x` has fewer than two dimensions."""
-    x = checks.tensor(x, "linalg.diagonal")
-    shape = checks.full_shape(x, "linalg.diagonal")
+    x = checks.checked_tensor(x, "linalg.diagonal")
+    shape = checks.known_shape(x, "linalg.diagonal")
     if len(shape) < 2:
         raise ShapeError(f"linalg.diagonal expects matrices, not a tensor of shape {shape}")
     return checks.kernels.diagonal(x, index(offset))
@@ -386,7 +387,7 @@ def vector_norm(
 def _euclidean_norm(checks: Checks, x: Any, axis: Axis, keepdims: bool, function: str) -> Any:
     """Returns the square root of the sum of the squares along the axes. None means all axes. `function` is the function
     name to show in error messages."""
-    axes = checks.axes(axis, len(x.shape), f"linalg.{function}")
+    axes = checks.axis_indices(axis, len(x.shape), f"linalg.{function}")
     # the contract promises that kernels are called with at least one axis; without axes, the
     # norm of each element is its absolute value
     return checks.kernels.norm(x, axes, bool(keepdims)) if axes else checks.xp.abs(x)

@@ -26,7 +26,7 @@ class Functions:
     def __init__(self, checks: Checks) -> None:
         self.checks = checks
         self.backend = checks.backend
-        self.enter: Callable[[], None] | None = checks.kernels.enter
+        self.prepare_thread: Callable[[], None] | None = checks.kernels.enter
         """A function that every thread must call before it computes, because the framework has a separate setting for
         each thread; None if there is no such function."""
         self.scopes = checks.backend.scopes

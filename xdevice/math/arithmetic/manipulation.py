@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
     """Returns `x`, broadcast to the given shape. Raises `ShapeError` if `x` cannot be broadcast to that shape."""
-    x = checks.tensor(x, "broadcast_to")
+    x = checks.checked_tensor(x, "broadcast_to")
     target = _sizes(shape, "broadcast_to")
     old = shape_of(x)
     # broadcasting aligns shapes at the last axis
@@ -40,12 +40,12 @@ def broadcast_to(checks: Checks, x: Any, /, shape: Sequence[int]) -> Any:
 
 def broadcast_arrays(checks: Checks, *arrays: Any) -> tuple[Any, ...]:
     """Returns the tensors, broadcast to their common shape."""
-    tensors = [checks.tensor(x, "broadcast_arrays") for x in arrays]
+    tensors = [checks.checked_tensor(x, "broadcast_arrays") for x in arrays]
     if tensors:
         checks.require_one_device("broadcast_arrays", *tensors)
     # the shape is computed here, because the frameworks raise different errors for shapes that
     # do not match
-    shape = broadcast_shape(*[checks.full_shape(x, "broadcast_arrays") for x in tensors])
+    shape = broadcast_shape(*[checks.known_shape(x, "broadcast_arrays") for x in tensors])
     return tuple([checks.kernels.broadcast_to(x, shape) for x in tensors])
 
 
@@ -61,12 +61,14 @@ def expand_dims(
     `ShapeError` if an axis occurs twice or does not exist in the result."""
     if misspelled:
         spellings.refuse("xp.expand_dims", misspelled, "axis=")
-    x = checks.tensor(x, "expand_dims")
+    x = checks.checked_tensor(x, "expand_dims")
     if not isinstance(axis, tuple):
-        return checks.kernels.expand_dims(x, checks.axis(axis, len(x.shape) + 1, "expand_dims"))
+        return checks.kernels.expand_dims(
+            x, checks.axis_index(axis, len(x.shape) + 1, "expand_dims")
+        )
     ndim = len(x.shape) + len(axis)
     # the indices of the new axes in the result; the axes are inserted in ascending order
-    axis_indices = sorted([checks.axis(item, ndim, "expand_dims") for item in axis])
+    axis_indices = sorted([checks.axis_index(item, ndim, "expand_dims") for item in axis])
     if len({*axis_indices}) != len(axis_indices):
         raise ShapeError(f"expand_dims: the same axis appears twice in {shown(axis)}")
     for axis_index in axis_indices:
@@ -85,15 +87,15 @@ def flip(
     """Returns `x` with the order of the elements reversed along the axes. None means all axes."""
     if misspelled:
         spellings.refuse("xp.flip", misspelled, "axis=")
-    x = checks.tensor(x, "flip")
-    axes = checks.axes(axis, len(x.shape), "flip")
+    x = checks.checked_tensor(x, "flip")
+    axes = checks.axis_indices(axis, len(x.shape), "flip")
     # the contract promises that kernels are called with at least one axis
     return checks.kernels.flip(x, axes) if axes else checks.kernels.copy(x)
 
 
 def matrix_transpose(checks: Checks, x: Any, /) -> Any:
     """Returns `x` with its last two axes swapped. Raises `ShapeError` if `x` has fewer than two dimensions."""
-    x = checks.tensor(x, "matrix_transpose")
+    x = checks.checked_tensor(x, "matrix_transpose")
     ndim = len(x.shape)
     if ndim < 2:
         raise ShapeError(
@@ -107,10 +109,10 @@ def moveaxis(
 ) -> Any:
     """Returns `x` with the axes `source` moved to the positions `destination`; the other axes keep their order.
     Raises `ShapeError` if an axis or a position occurs twice, or if the numbers of axes and of positions differ."""
-    x = checks.tensor(x, "moveaxis")
+    x = checks.checked_tensor(x, "moveaxis")
     ndim = len(x.shape)
     sources, targets = (
-        [checks.axis(item, ndim, "moveaxis") for item in as_tuple(axis)]
+        [checks.axis_index(item, ndim, "moveaxis") for item in as_tuple(axis)]
         for axis in (source, destination)
     )
     # no axis may be moved to two positions, and no two axes may be moved to the same position
@@ -130,9 +132,9 @@ def moveaxis(
 def permute_dims(checks: Checks, x: Any, /, axes: Sequence[int]) -> Any:
     """Returns `x` with its axes in the order `axes`. Raises `ShapeError` unless `axes` contains each axis exactly
     once."""
-    x = checks.tensor(x, "permute_dims")
+    x = checks.checked_tensor(x, "permute_dims")
     ndim = len(x.shape)
-    order = tuple([checks.axis(axis, ndim, "permute_dims") for axis in as_tuple(axes)])
+    order = tuple([checks.axis_index(axis, ndim, "permute_dims") for axis in as_tuple(axes)])
     if len(order) != ndim or len({*order}) != ndim:
         raise ShapeError(
             f"permute_dims: axes must name each axis of a {ndim}-dimensional tensor once, not {shown(axes)}"
@@ -148,11 +150,11 @@ def repeat(
     elements."""
     if misspelled:
         spellings.refuse("xp.repeat", misspelled, "repeats=, axis=")
-    x = checks.tensor(x, "repeat")
+    x = checks.checked_tensor(x, "repeat")
     # the standard says that the flattened tensor is used if there is no axis
     if axis is None and len(x.shape) != 1:
         x = checks.kernels.reshape(x, (-1,))
-    axis_index = 0 if axis is None else checks.axis(axis, len(x.shape), "repeat")
+    axis_index = 0 if axis is None else checks.axis_index(axis, len(x.shape), "repeat")
     # `repeats` is an int: all elements are repeated equally often, and no indices need to be
     # computed. A tensor of one integer may also have `__index__`, but unlike an int, it has a
     # dtype
@@ -161,7 +163,7 @@ def repeat(
             raise ShapeError(f"repeat: repeats must be at least 0, not {repeats}")
         return checks.kernels.repeat(x, index(repeats), axis_index)
     counts = _counts(checks, x, repeats)
-    length = checks.full_shape(x, "repeat")[axis_index]
+    length = checks.known_shape(x, "repeat")[axis_index]
     # these are wrong: a negative count, several axes, or a number of counts other than 1 and
     # the number of elements
     if (
@@ -178,7 +180,7 @@ def repeat(
     # `indices` contains each index as often as its element is repeated; a single count applies
     # to all elements
     indices = numpy.repeat(numpy.arange(length, dtype="int64"), counts)
-    return checks.kernels.take(x, checks.constant(indices, x), axis_index)
+    return checks.kernels.take(x, checks.array_as_tensor(indices, x), axis_index)
 
 
 def _counts(checks: Checks, x: Any, repeats: Any) -> Any:
@@ -203,7 +205,7 @@ def reshape(
     """Returns the elements of `x` in another shape. One length of this shape may be -1. If `copy` is True, the result
     is always a copy. If `copy` is False, raises `ValueError` if a copy is needed, and `UnsupportedError` on a backend
     that does not report whether it copies. Raises `ShapeError` if the numbers of elements differ."""
-    x = checks.tensor(x, "reshape")
+    x = checks.checked_tensor(x, "reshape")
     old = shape_of(x)
     new = _without_minus_one(old, _ints(shape, "reshape"))
     # MXNet and Paddle do not report whether `reshape` copied the tensor
@@ -229,7 +231,7 @@ def roll(
     shifted. Raises `ShapeError` if the numbers of shifts and of axes differ."""
     if misspelled:
         spellings.refuse("xp.roll", misspelled, "shift=, axis=")
-    x = checks.tensor(x, "roll")
+    x = checks.checked_tensor(x, "roll")
     shape = shape_of(x)
     shifts = as_tuple(shift)
     # without an axis, the flattened tensor is rolled
@@ -238,7 +240,7 @@ def roll(
             raise ShapeError(f"roll without axis= expects one shift, not {shown(shift)}")
         if len(shape) == 1:
             return _rolled(checks, x, shifts, (0,))
-        shape = checks.full_shape(x, "roll without axis=")
+        shape = checks.known_shape(x, "roll without axis=")
         rolled = _rolled(checks, checks.kernels.reshape(x, (-1,)), shifts, (0,))
         return checks.kernels.reshape(rolled, shape)
     axes = as_tuple(axis)
@@ -249,7 +251,7 @@ def roll(
         raise ShapeError(
             f"roll needs one shift for each axis, but the shifts are {shown(shift)} and the axes are {shown(axis)}"
         )
-    axis_indices = tuple([checks.axis(item, len(shape), "roll") for item in axes])
+    axis_indices = tuple([checks.axis_index(item, len(shape), "roll") for item in axes])
     return _rolled(checks, x, shifts, axis_indices) if axis_indices else x
 
 
@@ -277,9 +279,9 @@ def squeeze(
     length."""
     if misspelled:
         spellings.refuse("xp.squeeze", misspelled, "axis=")
-    x = checks.tensor(x, "squeeze")
+    x = checks.checked_tensor(x, "squeeze")
     shape = shape_of(x)
-    axes = checks.axes(axis, len(shape), "squeeze")
+    axes = checks.axis_indices(axis, len(shape), "squeeze")
     if any(shape[axis_index] not in (1, None) for axis_index in axes):
         raise ShapeError(
             f"squeeze removes only axes of length 1, not axis {axis} of the shape {shape}"
@@ -295,10 +297,10 @@ def unstack(
     index, and does not have the axis."""
     if misspelled:
         spellings.refuse("xp.unstack", misspelled, "axis=")
-    x = checks.tensor(x, "unstack")
-    axis_index = checks.axis(axis, len(x.shape), "unstack")
+    x = checks.checked_tensor(x, "unstack")
+    axis_index = checks.axis_index(axis, len(x.shape), "unstack")
     # the number of results must be known
-    checks.full_shape(x, "unstack")
+    checks.known_shape(x, "unstack")
     return tuple(checks.kernels.unstack(x, axis_index))
 
 
@@ -306,9 +308,9 @@ def tile(checks: Checks, x: Any, repetitions: Sequence[int], /) -> Any:
     """Returns a tensor in which the whole of `x` is repeated `repetitions[i]` times along axis i. If the number of
     axes differs from the number of repetitions, ones are inserted at the beginning of the shape or of `repetitions`,
     whichever is shorter."""
-    x = checks.tensor(x, "tile")
+    x = checks.checked_tensor(x, "tile")
     times = _sizes(repetitions, "tile")
-    shape = checks.full_shape(x, "tile")
+    shape = checks.known_shape(x, "tile")
     ndim = max(len(shape), len(times))
     # a new axis of length 1 is inserted before each axis, broadcast, and then merged with that
     # axis. Adapters therefore need no kernel `tile`
@@ -338,7 +340,7 @@ def concat(
     if axis is None:
         return checks.kernels.concat([checks.kernels.reshape(x, (-1,)) for x in tensors], 0)
     shapes = [shape_of(x) for x in tensors]
-    axis_index = checks.axis(axis, len(shapes[0]), "concat")
+    axis_index = checks.axis_index(axis, len(shapes[0]), "concat")
     # apart from the axis, all shapes must be equal; a shape with an unknown length is accepted.
     # Equal shapes, the usual case, need only the first test
     distinct_shapes = {*shapes}
@@ -366,14 +368,14 @@ def stack(
         raise ShapeError(
             f"stack expects tensors of the same shape, but their shapes are {shown(shapes)}"
         )
-    return checks.kernels.stack(tensors, checks.axis(axis, len(shapes[0]) + 1, "stack"))
+    return checks.kernels.stack(tensors, checks.axis_index(axis, len(shapes[0]) + 1, "stack"))
 
 
 def _tensors_to_join(checks: Checks, arrays: Sequence[Any], function: str) -> list[Any]:
     """Returns a list of the tensors `arrays`, cast to their common dtype. Raises `ShapeError` if there are no
     tensors, and `DeviceMismatchError` if they are on several devices. `function` is the function name to show in error
     messages."""
-    tensors = [checks.tensor(x, function) for x in arrays]
+    tensors = [checks.checked_tensor(x, function) for x in arrays]
     if not tensors:
         raise ShapeError(f"{function} needs at least one tensor")
     checks.require_one_device(function, *tensors)
@@ -391,8 +393,8 @@ def tensordot(
     axes of `x2`. Raises `ShapeError` if there are no such axes, or if their lengths differ."""
     x1, x2 = checks.operands_on_one_device("tensordot", NUMERIC, x1, x2)
     shapes = (
-        checks.full_shape(x1, "tensordot"),
-        checks.full_shape(x2, "tensordot"),
+        checks.known_shape(x1, "tensordot"),
+        checks.known_shape(x2, "tensordot"),
     )
     first, second = _summed_axes(checks, shapes, axes)
     # the result is computed as a product of two matrices. The sum is over the axes `first` and
@@ -438,7 +440,7 @@ def _summed_axes(
             f"tensordot: axes must be a number of axes, or two sequences such as ([1], [0]), not {shown(axes)}"
         )
     first, second = (
-        [checks.axis(axis, ndim, "tensordot") for axis in named]
+        [checks.axis_index(axis, ndim, "tensordot") for axis in named]
         for named, ndim in zip(axes, ndims, strict=True)
     )
     if [shapes[0][axis] for axis in first] != [shapes[1][axis] for axis in second]:
@@ -456,7 +458,7 @@ def vecdot(checks: Checks, x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
     x1, x2 = checks.operands_on_one_device("vecdot", NUMERIC, x1, x2)
     shapes = shape_of(x1), shape_of(x2)
     ndim = min(map(len, shapes))
-    axis_index = checks.axis(axis, ndim, "vecdot")
+    axis_index = checks.axis_index(axis, ndim, "vecdot")
     # a non-negative `axis` would refer to two different axes of the broadcast result
     if axis >= 0 and len(shapes[0]) != len(shapes[1]):
         raise ShapeError(

@@ -177,8 +177,8 @@ def array_namespace(*xs: Any) -> Any:
     if len(xs) == 1:
         cached = _by_type.get(type(xs[0]))
         if cached is not None and cached.backend.refusal is None:
-            if cached.enter is not None:
-                cached.enter()
+            if cached.prepare_thread is not None:
+                cached.prepare_thread()
             return cached.namespace
     functions: _ArrayFunctions | None = None
     for x in xs:
@@ -195,8 +195,8 @@ def array_namespace(*xs: Any) -> Any:
     if functions is None:
         # no tensor among the arguments
         functions = _lookup.of(selection.current())
-    if functions.enter is not None:
-        functions.enter()
+    if functions.prepare_thread is not None:
+        functions.prepare_thread()
     return functions.namespace
 
 
@@ -206,8 +206,8 @@ def checks_of(x: Any, function: str) -> Checks:
     functions = _by_type.get(type(x))
     if functions is None or functions.backend.refusal is not None:
         functions = _lookup.find(x, function)
-    if functions.enter is not None:
-        functions.enter()
+    if functions.prepare_thread is not None:
+        functions.prepare_thread()
     return functions.checks
 
 

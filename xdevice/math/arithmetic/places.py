@@ -25,12 +25,14 @@ def _extreme_position(
     no elements."""
     x = checks.tensor_of_kinds(x, REAL, function)
     shape = shape_of(x)
-    axis_index = None if axis is None else checks.axis(axis, len(shape), function)
+    axis_index = None if axis is None else checks.axis_index(axis, len(shape), function)
     if 0 in (shape if axis_index is None else (shape[axis_index],)):
         raise ShapeError(
             f"{function} of an empty tensor is not defined: the shape is {shape}, and axis is {axis}"
         )
-    return checks.fused(_unchecked_extreme_position, (x,), function, axis_index, bool(keepdims))
+    return checks.call_fused(
+        _unchecked_extreme_position, (x,), function, axis_index, bool(keepdims)
+    )
 
 
 def _unchecked_extreme_position(
@@ -78,8 +80,11 @@ def where(checks: Checks, condition: Any, x1: Any, x2: Any, /) -> Any:
     condition = checks.tensor_of_kinds(condition, BOOL, "where")
     if type(x1) in NUMBERS and type(x2) in NUMBERS:
         # two numbers get the dtype of a tensor that is created from a list of both numbers
-        name = dtypes.with_number(dtypes.with_number("bool", x1), x2)
-        x1, x2 = (checks.number(x, checks.supported_dtype(name), condition) for x in (x1, x2))
+        name = dtypes.promoted_with_number(dtypes.promoted_with_number("bool", x1), x2)
+        x1, x2 = (
+            checks.number_as_tensor(x, checks.supported_dtype(name), condition)
+            for x in (x1, x2)
+        )
     else:
         x1, x2 = checks.operands("where", ANY, (x1, x2))
     if checks.compares_devices:
@@ -100,7 +105,10 @@ def take(
     `DeviceMismatchError` if they are on a different device from `x`."""
     if misspelled:
         spellings.refuse("xp.take", misspelled, "axis=")
-    x, indices = checks.tensor(x, "take"), checks.tensor_of_kinds(indices, INTEGER, "take")
+    x, indices = (
+        checks.checked_tensor(x, "take"),
+        checks.tensor_of_kinds(indices, INTEGER, "take"),
+    )
     checks.require_one_device("take", x, indices)
     ndim = len(x.shape)
     # the standard allows the axis to be omitted only for a vector
@@ -110,7 +118,7 @@ def take(
         raise ShapeError(
             f"take expects a vector of indices, not a tensor of shape {shape_of(indices)}"
         )
-    axis_index = checks.axis(0 if axis is None else axis, ndim, "take")
+    axis_index = checks.axis_index(0 if axis is None else axis, ndim, "take")
     return checks.kernels.take(
         x, _indices_in_range(checks, x, indices, axis_index, "take"), axis_index
     )
@@ -122,7 +130,7 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
     `DTypeError` if the indices are not integers, and `DeviceMismatchError` if they are on a different device from
     `x`."""
     kernels = checks.kernels
-    x = checks.tensor(x, "take_along_axis")
+    x = checks.checked_tensor(x, "take_along_axis")
     indices = checks.tensor_of_kinds(indices, INTEGER, "take_along_axis")
     checks.require_one_device("take_along_axis", x, indices)
     # both must have the same number of dimensions; apart from the axis, their shapes are
@@ -133,7 +141,7 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
             f"take_along_axis expects tensors with the same number of dimensions, but their shapes are {shape} and "
             f"{indices_shape}"
         )
-    axis_index = checks.axis(axis, len(shape), "take_along_axis")
+    axis_index = checks.axis_index(axis, len(shape), "take_along_axis")
     other_axes = broadcast_shape(
         with_lengths(shape, axis_index, 1), with_lengths(indices_shape, axis_index, 1)
     )
@@ -143,11 +151,13 @@ def take_along_axis(checks: Checks, x: Any, indices: Any, /, *, axis: int = -1) 
     x = (
         x
         if target == shape
-        else kernels.broadcast_to(x, checks.require_known(target, "take_along_axis"))
+        else kernels.broadcast_to(x, checks.require_known_lengths(target, "take_along_axis"))
     )
     target = with_lengths(other_axes, axis_index, indices_shape[axis_index])
     if target != indices_shape:
-        indices = kernels.broadcast_to(indices, checks.require_known(target, "take_along_axis"))
+        indices = kernels.broadcast_to(
+            indices, checks.require_known_lengths(target, "take_along_axis")
+        )
     return kernels.take_along_axis(
         x, _indices_in_range(checks, x, indices, axis_index, "take_along_axis"), axis_index
     )
@@ -169,9 +179,9 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
         axis_length = (
             checks.element_count(x, (axis,), index_dtype)
             if length is None
-            else checks.number(length, index_dtype, indices)
+            else checks.number_as_tensor(length, index_dtype, indices)
         )
-        is_negative = kernels.less(indices, checks.number(0, index_dtype, indices))
+        is_negative = kernels.less(indices, checks.number_as_tensor(0, index_dtype, indices))
         return kernels.where(is_negative, kernels.add(indices, axis_length), indices)
     # for a tensor on the host, this reads the tensor's own memory without a copy
     values = checks.backend.peek(indices)
@@ -190,7 +200,7 @@ def _indices_in_range(checks: Checks, x: Any, indices: Any, axis: int, function:
             )
         # few frameworks accept negative indices, so they are replaced here
         if low < 0:
-            return checks.constant(
+            return checks.array_as_tensor(
                 (values + (values < 0) * length).astype(index_dtype, copy=False), indices
             )
     return checks.cast(indices, index_dtype)
@@ -216,7 +226,7 @@ def _ordering(
             spellings.refuse(f"xp.{function}", misspelled, "axis=, descending=, stable=")
         x = checks.tensor_of_kinds(x, REAL, function)
         # a 0-d tensor has no axis; `compute` then ignores the index 0
-        axis_index = checks.axis(axis, len(x.shape), function) if len(x.shape) else 0
+        axis_index = checks.axis_index(axis, len(x.shape), function) if len(x.shape) else 0
         return compute(checks, x, axis_index, bool(descending))
 
     return ordering
@@ -262,10 +272,12 @@ def isin(checks: Checks, x1: Any, x2: Any, /, *, invert: bool = False) -> Any:
     positions = searchsorted(checks, ordered, x1)
     positions = kernels.minimum(
         positions,
-        checks.number(shape_of(ordered)[0] - 1, checks.dtype_of(positions), positions),
+        checks.number_as_tensor(
+            shape_of(ordered)[0] - 1, checks.dtype_of(positions), positions
+        ),
     )
     neighbours = kernels.take(ordered, kernels.reshape(positions, (-1,)), 0)
-    neighbours = kernels.reshape(neighbours, checks.full_shape(x1, "isin"))
+    neighbours = kernels.reshape(neighbours, checks.known_shape(x1, "isin"))
     return kernels.not_equal(neighbours, x1) if invert else kernels.equal(neighbours, x1)
 
 
@@ -283,7 +295,7 @@ def searchsorted(
         )
     if side not in ("left", "right"):
         raise ArgumentError(f"searchsorted: side must be 'left' or 'right', not {shown(side)}")
-    shape = checks.full_shape(x2, "searchsorted")
+    shape = checks.known_shape(x2, "searchsorted")
     # kernels need a sorted vector; `sorter` contains the indices that sort `x1`
     if sorter is not None:
         x1 = take(checks, x1, sorter)
@@ -305,7 +317,7 @@ def _insertion_points(checks: Checks, x1: Any, x2: Any, side: str) -> Any:
     name = checks.dtype_of(x1)
     if dtypes.kind_of(name) != "f":
         return kernels.searchsorted(x1, x2, side)
-    infinity = checks.number(math.inf, name, x1)
+    infinity = checks.number_as_tensor(math.inf, name, x1)
     # masks of the elements that are NaN
     x1_is_nan, x2_is_nan = kernels.isnan(x1), kernels.isnan(x2)
     positions = kernels.searchsorted(

@@ -59,7 +59,7 @@ def _accumulation(function: str) -> Callable[..., Any]:
             spellings.refuse(f"xp.{function}", misspelled, "axis=, dtype=, keepdims=")
         x = checks.tensor_of_kinds(x, ANY, function)
         x = checks.cast(x, _accumulation_dtype(checks, function, x, dtype))
-        axes = checks.axes(axis, len(x.shape), function)
+        axes = checks.axis_indices(axis, len(x.shape), function)
         # there are no axes if the tensor has no dimensions, or for `axis=()`; each element is
         # then its own sum
         if not axes:
@@ -80,7 +80,7 @@ def _extreme(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) 
     Raises `ShapeError` if an axis has no elements, and `DTypeError` for bool and complex numbers."""
     x = checks.tensor_of_kinds(x, REAL, function)
     shape = shape_of(x)
-    axes = checks.axes(axis, len(shape), function)
+    axes = checks.axis_indices(axis, len(shape), function)
     # the second test alone would be enough, but the first test is faster, and few shapes
     # contain a 0
     if 0 in shape and 0 in [shape[axis_index] for axis_index in axes]:
@@ -101,7 +101,7 @@ min = reduction("min", _extreme)
 def _average(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     """Returns the mean of `x` along the axes. `function` is "mean", the function name to show in error messages."""
     x = checks.tensor_of_kinds(x, dtypes.FLOATING, function)
-    axes = checks.axes(axis, len(x.shape), function)
+    axes = checks.axis_indices(axis, len(x.shape), function)
     # the contract promises that kernels are called with at least one axis; with `axis=()`,
     # there is nothing to reduce
     return checks.kernels.mean(x, axes, bool(keepdims)) if axes else checks.kernels.copy(x)
@@ -126,9 +126,9 @@ def _deviation(function: str) -> Callable[..., Any]:
         if misspelled:
             spellings.refuse(f"xp.{function}", misspelled, "axis=, correction=, keepdims=")
         x = checks.tensor_of_kinds(x, REAL_FLOATING, function)
-        axes = checks.axes(axis, len(x.shape), function)
+        axes = checks.axis_indices(axis, len(x.shape), function)
         settings = function, axes, float(correction), bool(keepdims)
-        return checks.fused(_variance, (x,), *settings)
+        return checks.call_fused(_variance, (x,), *settings)
 
     return deviation
 
@@ -194,7 +194,7 @@ def _cumulative(function: str, initial: int) -> Callable[..., Any]:
             raise ShapeError(
                 f"{function} needs an axis for a tensor of shape {shape}; pass axis="
             )
-        axis_index = checks.axis(0 if axis is None else axis, len(shape), function)
+        axis_index = checks.axis_index(0 if axis is None else axis, len(shape), function)
         name = _accumulation_dtype(checks, function, x, dtype)
         x = checks.cast(x, name)
         # the result is cast back, because some frameworks add integers in a wider dtype;
@@ -206,7 +206,7 @@ def _cumulative(function: str, initial: int) -> Callable[..., Any]:
         )
         if not include_initial:
             return total
-        shape = checks.full_shape(x, f"{function} with include_initial")
+        shape = checks.known_shape(x, f"{function} with include_initial")
         first = kernels.broadcast_to(
             kernels.number(initial, name, x), with_lengths(shape, axis_index, 1)
         )
@@ -234,7 +234,7 @@ def diff(
     is negative."""
     kernels = checks.kernels
     x = checks.tensor_of_kinds(x, NUMERIC, "diff")
-    axis_index = checks.axis(axis, len(x.shape), "diff")
+    axis_index = checks.axis_index(axis, len(x.shape), "diff")
     if index(n) < 0:
         raise ArgumentError(f"diff: n must be at least 0, not {n}")
     parts = [
@@ -245,9 +245,11 @@ def diff(
     if len(parts) > 1:
         checks.require_one_device("diff", *parts)
         x = kernels.concat(checks.promoted(parts), axis_index)
-    length = checks.full_shape(x, "diff")[axis_index]
+    length = checks.known_shape(x, "diff")[axis_index]
     # after `length` rounds, no elements remain
-    return checks.fused(_differences, (x,), axis_index, length, builtins.min(index(n), length))
+    return checks.call_fused(
+        _differences, (x,), axis_index, length, builtins.min(index(n), length)
+    )
 
 
 def _differences(checks: Checks, x: Any, axis_index: int, length: int, times: int) -> Any:
@@ -268,9 +270,9 @@ def _differences(checks: Checks, x: Any, axis_index: int, length: int, times: in
 def _all_or_any(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     """Returns a bool tensor: whether all elements of `x` along the axes are nonzero (if `function` is "all"), or
     whether at least one element is nonzero (if `function` is "any")."""
-    x = checks.tensor(x, function)
-    axes = checks.axes(axis, len(x.shape), function)
-    return checks.fused(_combined_truth, (x,), function, axes, bool(keepdims))
+    x = checks.checked_tensor(x, function)
+    axes = checks.axis_indices(axis, len(x.shape), function)
+    return checks.call_fused(_combined_truth, (x,), function, axes, bool(keepdims))
 
 
 def _combined_truth(
@@ -292,9 +294,9 @@ any = reduction("any", _all_or_any)
 def _count(checks: Checks, function: str, x: Any, axis: Axis, keepdims: bool) -> Any:
     """Returns the number of nonzero elements of `x` along the axes. `function` is "count_nonzero", the function name to
     show in error messages."""
-    x = checks.tensor(x, function)
-    axes = checks.axes(axis, len(x.shape), function)
-    return checks.fused(_count_of_true, (x,), axes, bool(keepdims))
+    x = checks.checked_tensor(x, function)
+    axes = checks.axis_indices(axis, len(x.shape), function)
+    return checks.call_fused(_count_of_true, (x,), axes, bool(keepdims))
 
 
 def _count_of_true(checks: Checks, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:

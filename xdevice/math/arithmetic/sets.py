@@ -31,7 +31,7 @@ class UniqueInverseResult(NamedTuple):
 def nonzero(checks: Checks, x: Any, /) -> tuple[Any, ...]:
     """Returns a tuple with a vector of indices for each axis. Each vector contains the indices of all nonzero elements
     along its axis. Raises `ShapeError` for a 0-d tensor, and `UnsupportedError` for a symbol."""
-    x = checks.tensor(x, "nonzero")
+    x = checks.checked_tensor(x, "nonzero")
     # symbols have no values, so the shape of the result cannot be known
     checks.require_values(x, "the argument of nonzero")
     if not len(x.shape):
@@ -82,7 +82,7 @@ def _unique(
     message."""
     import numpy as np
 
-    kernels, x = checks.kernels, checks.tensor(x, function)
+    kernels, x = checks.kernels, checks.checked_tensor(x, function)
     checks.require_values(x, f"the argument of {function}")
     # the host reads the values of `x`
     values = checks.backend.peek(x)
@@ -97,14 +97,14 @@ def _unique(
     arrays = np.unique(values.ravel(), equal_nan=False, **wanted)
     # NumPy returns a tuple only if more than the elements is wanted
     elements, *others = arrays if isinstance(arrays, tuple) else (arrays,)
-    tensors = [checks.constant(array.ravel(), x) for array in others]
+    tensors = [checks.array_as_tensor(array.ravel(), x) for array in others]
     # if NumPy returned the indices, the inverse follows them, so the index of the inverse is
     # `takes_elements`, which is 1 for True and 0 for False. The shape of the inverse differs
     # between versions of NumPy
     if has_inverse:
         tensors[takes_elements] = kernels.reshape(tensors[takes_elements], values.shape)
     if not takes_elements:
-        return [checks.constant(elements, x), *tensors]
+        return [checks.array_as_tensor(elements, x), *tensors]
     # in a reshape, -1 cannot be resolved if there are no elements
     elements = kernels.take(kernels.reshape(x, (-1,) if values.size else (0,)), tensors[0], 0)
     # the indices, the first of `tensors`, may have been needed only for the elements

@@ -29,7 +29,7 @@ from xdevice.math.contract.arithmetic import HOST
 from xdevice.tensors import creation, verbs
 
 from .checks import NUMBERS, Checks, shape_of
-from .indexing import at, elements, is_sliced
+from .indexing import at, is_basic_index, part_at_index
 from .namespace import VERSION, Namespace, array_namespace, checks_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def standard_array(x: Any) -> Any:
         return x
     x = registry.as_array(x)
     checks = checks_of(x, "standard_array")
-    return Array(checks, checks.tensor(x, "standard_array"))
+    return Array(checks, checks.checked_tensor(x, "standard_array"))
 
 
 class Array:
@@ -131,7 +131,7 @@ class Array:
         # the view has new elements
         if self._base is not None and self._base_tensor is not self._base.tensor:
             self._base_tensor = self._base.tensor
-            self._tensor = elements(self._checks, self._base_tensor, self._index)
+            self._tensor = part_at_index(self._checks, self._base_tensor, self._index)
         return self._tensor
 
     def _write(self, tensor: Any) -> None:
@@ -305,10 +305,10 @@ class Array:
         """Returns the part of the array at `index`, by NumPy's rules: a view for slices and ints, and a new array for
         other indices."""
         index = _unwrapped(index)
-        part = elements(self._checks, self.tensor, index)
+        part = part_at_index(self._checks, self.tensor, index)
         # as in NumPy, an index of slices and ints returns a view, but a single element is not a
         # view
-        if not is_sliced(index) or not len(part.shape):
+        if not is_basic_index(index) or not len(part.shape):
             return Array(self._checks, part)
         return Array(self._checks, part, self, index)
 

@@ -25,12 +25,12 @@ from xdevice.errors import (
 from xdevice.math.contract.nn import TRACED
 
 from .gradients import (
+    backend_and_tensors,
     backend_by_type,
     backend_of,
     is_differentiating,
-    no_function,
-    parameters,
-    two_backends,
+    not_callable_error,
+    two_backends_error,
 )
 from .scopes import ScopesRemoved
 
@@ -67,7 +67,7 @@ def update(params: Any, grads: Any, rule: Callable[[Any, Any], Any]) -> Any:
         [-1.0, 1.0]
     """
     if not callable(rule):
-        raise no_function("update", rule)
+        raise not_callable_error("update", rule)
     return registry.call_outside_compilers(partial(_updated, params, grads, rule))
 
 
@@ -91,7 +91,7 @@ class Rows:
 
     def __init__(self, name: str, walk: Walked, **others: Any) -> None:
         self.walk, self._name = walk, name
-        self._backend, self.leaves = parameters(self.walk, name)
+        self._backend, self.leaves = backend_and_tensors(self.walk, name)
         columns = [self.leaves]
         for other_name, container in others.items():
             columns.append(self._column(other_name, flatten(container)))
@@ -120,10 +120,10 @@ class Rows:
         """Returns the leaves of another container in the order of the parameters. `walk` is the result of
         `trees.flatten` for the container, and `name` is the container name to show in error messages. Raises
         `ContainerError` if the two containers differ in structure, `ArgumentError` if their tensors belong to different
-        backends, and the errors of `parameters`."""
-        backend, leaves = parameters(walk, name)
+        backends, and the errors of `backend_and_tensors`."""
+        backend, leaves = backend_and_tensors(walk, name)
         if backend is not self._backend:
-            raise two_backends(self._name, self._backend, name, backend)
+            raise two_backends_error(self._name, self._backend, name, backend)
         # usually, the keys are the same and in the same order, so the leaves need not be paired
         # by their paths
         return (

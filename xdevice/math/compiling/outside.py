@@ -53,7 +53,7 @@ from xdevice.math.arithmetic.namespace import Namespace
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
-CODE: Final = (FunctionType, MethodType, partial, type, Enum)
+CODE_TYPES: Final = (FunctionType, MethodType, partial, type, Enum)
 """If an argument has one of these types, the variables that the argument reads are also watched."""
 _MISSING: Final = object()
 """A marker that replaces the value of a variable that does not exist or has no value yet."""
@@ -62,11 +62,11 @@ _OF_NAMESPACES: Final = Namespace.__module__.rpartition(".")[0]
 functions of namespaces are bound."""
 # types whose objects never change; the last one, which has no public name, is the type of the
 # fields of a named tuple
-_CONSTANT: Final = frozenset((
+_CONSTANT_TYPES: Final = frozenset((
     NoneType, NotImplementedType, bool, str, bytes, range, slice, EllipsisType, Device, CodeType, GetSetDescriptorType,
     MemberDescriptorType, WrapperDescriptorType, type(vars(namedtuple("_Pair", "x"))["x"]),
 ))  # fmt: skip
-_CONTAINERS: Final = frozenset((dict, list, set, tuple, frozenset))
+_CONTAINER_TYPES: Final = frozenset((dict, list, set, tuple, frozenset))
 # the parts of functions, methods, `partial`s and properties that can be replaced, which changes
 # what these objects do
 _PARTS_OF_A_FUNCTION: Final = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -142,7 +142,7 @@ class OutsideVariables:
         # nothing in the value can change
         if is_constant(value, self._program_packages):
             return
-        if cls in _CONTAINERS:
+        if cls in _CONTAINER_TYPES:
             self._watch(partial(_parts, value), name)
         elif cls is FunctionType:
             self._visit_function(value, name)
@@ -225,10 +225,10 @@ def is_constant(value: Any, program_packages: Container[str] = ()) -> bool:
     module and a C function. It is also the case for a class or function that a library defines, if the library's module
     contains it under its own name. Packages in `program_packages` are not treated as libraries."""
     cls = type(value)
-    # objects of the types in `_CONSTANT`, fields of dataclasses, namespaces of xdevice, and the
+    # objects of the types in `_CONSTANT_TYPES`, fields of dataclasses, namespaces of xdevice, and the
     # objects to which the functions of namespaces are bound
     if (
-        cls in _CONSTANT
+        cls in _CONSTANT_TYPES
         or cls.__module__ == "dataclasses"
         or cls.__module__.startswith(_OF_NAMESPACES)
     ):

@@ -28,7 +28,7 @@ from xdevice.core import registry, scopes, selection
 from xdevice.errors import ArgumentError, DeviceMismatchError, shown
 from xdevice.math.contract.compiling import Compiling
 
-from .outside import CODE, OutsideVariables, is_constant, random_states
+from .outside import CODE_TYPES, OutsideVariables, is_constant, random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 # the containers that `_leaf_reader` and `_builder` handle without `trees.flatten` and
 # `trees.rebuild`, which take longer
-_CONTAINERS: Final = frozenset((dict, list, tuple))
+_CONTAINER_TYPES: Final = frozenset((dict, list, tuple))
 _MANY: Final = 8
 """When a function has been compiled this many times, a warning explains why it keeps being recompiled."""
 
@@ -227,7 +227,7 @@ class _Pattern:
         self.code: list[Any] = [
             x
             for x in [*leaves, *(leaf.value for leaf in arguments.extras)]
-            if isinstance(x, CODE)
+            if isinstance(x, CODE_TYPES)
         ]
         self.code += [type(node[0]) for node in _all_nodes(root)]
         """The functions and classes among the arguments, and the classes of the arguments' containers. The variables
@@ -287,7 +287,7 @@ def _leaf_reader(node: Any) -> Callable[[Any, list[Any]], bool]:
     x, _, keys, children, inner = node
     cls, names, length = type(x), [*keys], len(children)
     # other containers have special rules, which only `trees.flatten` implements
-    if cls not in _CONTAINERS or (cls is dict and {*map(type, names)} - {str}):
+    if cls not in _CONTAINER_TYPES or (cls is dict and {*map(type, names)} - {str}):
         raise LookupError
     # for each child, its reader, or None if the child is a leaf
     parts = [_leaf_reader(inner[i]) if i in inner else None for i in range(length)]
@@ -386,11 +386,11 @@ class _Programs:
             f"arguments keep changing{f' (now {numbers})' if numbers else ''}; pass values that change at each call "
             f"as tensors",
             RuntimeWarning,
-            stacklevel=_depth(),
+            stacklevel=_stack_level(),
         )
 
 
-def _depth() -> int:
+def _stack_level() -> int:
     """Returns the `stacklevel` with which a warning in the calling function refers to the user's line."""
     # goes up from the calling function to the first frame that does not belong to xdevice
     depth, frame = 1, sys._getframe(1)
@@ -520,7 +520,7 @@ def _builder(template: Walked, tensor_indices: list[int]) -> Build:
     def quick_builder(node: Any) -> Build:
         x, _, keys, children, inner = node
         cls, names = type(x), list(keys)
-        if cls not in _CONTAINERS:
+        if cls not in _CONTAINER_TYPES:
             raise LookupError
         # the function that builds each child; a leaf is the next tensor of the iterator
         parts = [quick_builder(inner[i]) if i in inner else next for i in range(len(children))]
@@ -548,7 +548,7 @@ def _is_static(x: Any) -> bool:
     """Whether `x`, which is neither a tensor nor a container, may be an argument or a result of a compiled function.
     This is the case for numbers, strings, functions and classes. The function is compiled separately for each value
     of such an argument."""
-    return isinstance(x, CODE) or is_constant(x)
+    return isinstance(x, CODE_TYPES) or is_constant(x)
 
 
 def _require_static(name: str, x: Any) -> None:
