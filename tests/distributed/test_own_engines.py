@@ -148,7 +148,7 @@ def test_a_gpu_is_known_whatever_it_is_called():
 def test_a_call_that_ends_just_after_the_wait_for_it_is_done():
     """Of 64 processes one ended by this."""
     pytest.importorskip("torch")
-    from xdevice_torch.distributed.processes import is_done
+    from xdevice_torch.distributed.processes import ends_within_step
 
     class Work:
         def __init__(self, completes, error=None):
@@ -159,10 +159,10 @@ def test_a_call_that_ends_just_after_the_wait_for_it_is_done():
             if timeout is not None or self.error:
                 raise RuntimeError(self.error or "Operation timed out!")
 
-    assert is_done(Work(True))
-    assert not is_done(Work(False))
+    assert ends_within_step(Work(True))
+    assert not ends_within_step(Work(False))
     with pytest.raises(RuntimeError, match="Connection closed"):
-        is_done(Work(True, "Connection closed by peer"))
+        ends_within_step(Work(True, "Connection closed by peer"))
 
 
 @pytest.mark.long
@@ -293,11 +293,11 @@ def test_the_groups_of_paddle_and_their_pairs_have_numbers_of_their_own(size, mo
     group = SimpleNamespace(
         host="127.0.0.1", rank=0, size=size, timeout=30, exchange=lambda text: [text]
     )
-    firsts = sorted({processes._store(group)[1] for _ in range(300)})
+    firsts = sorted({processes._open_store(group)[1] for _ in range(300)})
     engine = object.__new__(processes.PaddleEngine)
     engine.size, engine._number, engine._pairs = size, 0, {}
     engine._new_group = lambda number, ranks: number
-    last = engine._pair(size - 1, max(size - 2, 0))
+    last = engine._group_of_pair(size - 1, max(size - 2, 0))
     assert firsts[0] > 0
     assert firsts[-1] + last < 2**31
     assert all(after - before > last for before, after in pairwise(firsts))
@@ -351,11 +351,11 @@ def test_only_the_service_sees_that_jax_has_left(monkeypatch):
     monkeypatch.setattr(relay, "_has_left", threading.Event())
     monkeypatch.setattr(relay, "_to_service", [])
     with socket.create_server(("127.0.0.1", 0)) as service:
-        host, _, port = relay.to(f"127.0.0.1:{service.getsockname()[1]}").rpartition(":")
+        host, _, port = relay.start(f"127.0.0.1:{service.getsockname()[1]}").rpartition(":")
         with socket.create_connection((host, int(port))) as before, service.accept()[0] as far:
             before.sendall(b"x")
             assert far.recv(1) == b"x"
-            relay.leave()
+            relay.leave_service()
             far.settimeout(10)
             assert far.recv(1) == b""
             with socket.create_connection((host, int(port))) as after:

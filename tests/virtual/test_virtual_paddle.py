@@ -334,13 +334,13 @@ def test_the_machine_code_calls_what_it_says():
     if why_not() is not None:
         pytest.skip(str(why_not()))
     page = Page()
-    source = page.keep(b"0123456789abcdef")
-    shifted = page.call("memmove", Argument(3), Argument(4), Argument(5))
-    read = page.call("memcpy", Argument(0), source, 4)
-    write = page.call("memcpy", source, Argument(0), 4)
-    compared = page.call("memcmp", Argument(1), Argument(2), 4, is_status=True)
-    success = page.success()
-    page.finish()
+    source = page.store_forever(b"0123456789abcdef")
+    shifted = page.add_call("memmove", Argument(3), Argument(4), Argument(5))
+    read = page.add_call("memcpy", Argument(0), source, 4)
+    write = page.add_call("memcpy", source, Argument(0), 4)
+    compared = page.add_call("memcmp", Argument(1), Argument(2), 4, is_status=True)
+    success = page.add_success()
+    page.make_executable()
 
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     target = ctypes.create_string_buffer(16)

@@ -142,11 +142,11 @@ class JaxEngine(Engine):
 
     def close(self) -> None:
         """Leaves JAX's coordination service after success. Must be called on all ranks at the same time."""
-        leaving = _take_from_jax()
+        leaving = _take_state_from_jax()
         # rank 0 does not end the service yet, because the other ranks need the service in order to leave
         service, leaving.service = leaving.service, None
         leaving.shutdown()
-        relay.leave()
+        relay.leave_service()
         # returns when all ranks have reached this call, and have therefore left the service
         self._exchange("")
         if service is not None:
@@ -162,12 +162,12 @@ class JaxEngine(Engine):
         """Runs a collective as a program on one device of each rank, and returns this rank's part of the results on the
         device of `x`. `make_function(argument)`, such as `_broadcast(root)`, returns the function that each rank runs.
         `natives` contains the devices of the participating ranks, by default of all ranks."""
-        with _64_bit(x):
+        with _keeping_64_bits(x):
             function, sharding = _compiled(make_function, argument, natives or self._natives)
             count = len(natives or self._natives)
             # an array on the host is first copied to this rank's GPU; a 0-d array gets an axis that can be
             # spread
-            shard = _on(self._natives[self.rank], x if x.ndim else x.reshape(1))
+            shard = _move_to(self._natives[self.rank], x if x.ndim else x.reshape(1))
             spread_shape = (count * shard.shape[0], *shard.shape[1:])
             spread = jax.make_array_from_single_device_arrays(spread_shape, sharding, [shard])
             results = function(spread)
@@ -181,16 +181,16 @@ def _own_part(y: jax.Array, x: jax.Array) -> jax.Array:
     """Returns this rank's part of `y`, the result of a collective on `x`, on the device of `x`. If `x` has no axes,
     removes the axis that `_run` has added."""
     (device,) = x.devices()
-    part = _on(device, y.addressable_data(0))
+    part = _move_to(device, y.addressable_data(0))
     return part if x.ndim else part.reshape(())
 
 
-def _on(native: Any, x: jax.Array) -> jax.Array:
+def _move_to(native: Any, x: jax.Array) -> jax.Array:
     """Returns `x` on the JAX device `native`, which is `x` itself if it is already on that device."""
     return x if x.devices() == {native} else jax.device_put(x, native)
 
 
-def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
+def _keeping_64_bits(x: jax.Array) -> AbstractContextManager[Any]:
     """Returns a context manager in which JAX does not narrow the dtype of `x`. If `x` has a 64-bit dtype and JAX's
     64-bit mode is off, the context manager switches the mode on; otherwise it does nothing."""
     if x.dtype.name not in conversion.WIDE or jax.config.jax_enable_x64:
@@ -201,7 +201,7 @@ def _64_bit(x: jax.Array) -> AbstractContextManager[Any]:
 # the start and the end
 
 
-def _take_from_jax() -> Any:
+def _take_state_from_jax() -> Any:
     """Moves the objects that `jax.distributed.shutdown` would end from JAX's global state into a new state. Returns the
     new state; its method `shutdown` ends these objects. JAX's exit hook must not find these objects. If a program ended
     while `close` was still waiting for another rank, the hook would shut them down again, and the process would end
@@ -228,7 +228,7 @@ def _initialize(group: Group) -> bool:
         # set explicitly, because the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            relay.to(coordinator),
+            relay.start(coordinator),
             group.size,
             group.rank,
             # JAX must not read a launcher's variables, because xdevice has already read them

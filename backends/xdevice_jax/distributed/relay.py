@@ -6,7 +6,7 @@ could raise the error that names rank 0. The reason is that JAX treats the servi
 
 On GPUs, JAX 0.11 requests the states of the ranks from the service until the process ends, even after JAX has left the
 service. As a result, the service would wait for 5 s when it ends, and JAX would print that the connection is lost. To
-prevent this, `leave` cuts only the relay's own connection to the service.
+prevent this, `leave_service` cuts only the relay's own connection to the service.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _to_service: Final[list[socket.socket]] = []
 """The relay's connections to the service."""
 
 
-def to(coordinator: str) -> str:
+def start(coordinator: str) -> str:
     """Starts a relay to `coordinator`, the address of the service, such as "10.0.0.1:1234". Returns the address on
     loopback at which the relay listens. The relay forwards all bytes in both directions."""
     host, _, port = coordinator.rpartition(":")
     listener = socket.create_server((_LOOPBACK, 0))
-    _start(_accept, listener, (host.strip("[]"), int(port)))
+    _start_thread(_accept, listener, (host.strip("[]"), int(port)))
     return f"{_LOOPBACK}:{listener.getsockname()[1]}"
 
 
-def leave() -> None:
+def leave_service() -> None:
     """Ends the relay's connections to the service, which JAX has already left, but keeps the connections to JAX
     open."""
     _has_left.set()
@@ -51,7 +51,7 @@ def leave() -> None:
 def _accept(listener: socket.socket, service: tuple[str, int]) -> None:
     """Accepts JAX's connections in an endless loop, and makes a connection to the service at the address `service` for
     each one.
-    After `leave`, keeps JAX's new connections open without connecting them to the service."""
+    After `leave_service`, keeps JAX's new connections open without connecting them to the service."""
     open_sockets = []
     while True:
         jax_side, _ = listener.accept()
@@ -65,11 +65,11 @@ def _accept(listener: socket.socket, service: tuple[str, int]) -> None:
             jax_side.close()
             continue
         _to_service.append(service_side)
-        _start(_send, jax_side, service_side)
-        _start(_receive, jax_side, service_side)
+        _start_thread(_forward_to_service, jax_side, service_side)
+        _start_thread(_forward_to_jax, jax_side, service_side)
 
 
-def _send(jax_side: socket.socket, service_side: socket.socket) -> None:
+def _forward_to_service(jax_side: socket.socket, service_side: socket.socket) -> None:
     """Forwards the bytes from JAX (the connection `jax_side`) to the service (the connection `service_side`) until JAX
     closes `jax_side`. Continues to read after the service has ended."""
     with suppress(OSError):
@@ -80,7 +80,7 @@ def _send(jax_side: socket.socket, service_side: socket.socket) -> None:
         connection.close()
 
 
-def _receive(jax_side: socket.socket, service_side: socket.socket) -> None:
+def _forward_to_jax(jax_side: socket.socket, service_side: socket.socket) -> None:
     """Forwards the bytes from the service (the connection `service_side`) to JAX (the connection `jax_side`) until the
     service ends."""
     with suppress(OSError):
@@ -89,7 +89,7 @@ def _receive(jax_side: socket.socket, service_side: socket.socket) -> None:
             jax_side.sendall(data)
 
 
-def _start(function: Callable[..., None], *arguments: Any) -> None:
+def _start_thread(function: Callable[..., None], *arguments: Any) -> None:
     """Starts a thread that calls `function` with these arguments."""
     # a daemon thread, because it waits on its socket forever, and would keep the process from ending
     threading.Thread(target=function, args=arguments, name="xdevice relay", daemon=True).start()

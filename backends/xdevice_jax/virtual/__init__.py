@@ -3,10 +3,11 @@ treats as separate devices.
 
 | replaced in JAX | by | because |
 |---|---|---|
-| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, if GPUs have limits | `_compiling`, `_placing` | \
-programs and copies that need a dtype that the device lacks are refused |
-| `ExecuteReplicated.__call__`, `_get_fastpath_data`, if GPUs have a limit (`memory=`) | `_counting`, `_slow_path` | \
-JAX does not count the memory of a CPU, and calls compiled functions in C++, which bypasses Python |
+| `compile_or_get_cached`, `batched_device_put`, `device_put_p`, if GPUs have limits | `_checking_programs`, \
+`_checking_placement` | programs and copies that need a dtype that the device lacks are refused |
+| `ExecuteReplicated.__call__`, `_get_fastpath_data`, if GPUs have a limit (`memory=`) | `_counting_memory`, \
+`_without_fast_path` | JAX does not count the memory of a CPU, and calls compiled functions in C++, which bypasses \
+Python |
 | `jax.devices`, for `--xd-cuda` only | `devices` | test suites ask it for "cuda" or "gpu", which JAX does \
 not have here (no upstream issue known) |
 """
@@ -73,14 +74,14 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
             return
         private.require_names_for("virtual GPUs")
         # pairs of a place (a module or class, and the name of its function) and the method that wraps this function
-        wrappers = [(_COMPILE, self._compiling), (_PLACE, self._placing)]
+        wrappers = [(_COMPILE, self._checking_programs), (_PLACE, self._checking_placement)]
         if self.is_limited():
             self.count_memory()
-            wrappers += [(_EXECUTE, self._counting), (_FAST_PATH, _slow_path)]
+            wrappers += [(_EXECUTE, self._counting_memory), (_FAST_PATH, _without_fast_path)]
         for place, wrap in wrappers:
             setattr(*place, wrap(getattr(*place)))
         # the primitive that `jax.device_put` uses for copies
-        _put.def_impl(self._placing(_put.impl))
+        _put.def_impl(self._checking_placement(_put.impl))
 
     def lack_error(self, text: str) -> Exception:
         """Returns the error to raise if a virtual GPU lacks a dtype."""
@@ -105,7 +106,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         self.memory(device)  # counts the currently allocated bytes, which become the peak
         super().reset_peak(device)
 
-    def _compiling(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
+    def _checking_programs(self, compile_program: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `compile_program`, JAX's function that compiles a program. The wrapper raises an error if a value in
         the program has a dtype that one of the program's devices lacks."""
 
@@ -121,7 +122,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
 
         return checked
 
-    def _placing(self, put: Callable[..., Any]) -> Callable[..., Any]:
+    def _checking_placement(self, put: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `put`, a function of JAX that puts arrays on devices. The wrapper also counts the memory, and raises an
         error if an array has a dtype that its virtual GPU lacks."""
 
@@ -140,7 +141,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
 
         return checked
 
-    def _counting(self, execute: Callable[..., Any]) -> Callable[..., Any]:
+    def _counting_memory(self, execute: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps `execute`, JAX's method that runs a compiled program. Afterwards, the wrapper counts the memory of the
         program's devices."""
 
@@ -188,7 +189,7 @@ class JaxVirtualGpus(LimitedGpus, VirtualGpus):
         return True
 
 
-def _slow_path(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
+def _without_fast_path(make_fast_path: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a replacement for JAX's function that creates fast paths. The replacement creates none, so JAX calls a
     compiled function through Python code, which can be replaced."""
     return lambda *args, **kwargs: None

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _get_context = ctypes.PyDLL(library._name).MXNDArrayGetContext
 _get_context.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
 
-_MAKE = private.place("mxnet.ndarray._internal.NDArrayBase.__init__")
-_END = private.place("mxnet.ndarray._internal.NDArrayBase.__del__")
+_NEW_ARRAY = private.place("mxnet.ndarray._internal.NDArrayBase.__init__")
+_FREE_ARRAY = private.place("mxnet.ndarray._internal.NDArrayBase.__del__")
 _CPU = mx.Context.devstr2type["cpu"]
 """MXNet's number for the kind of device "cpu". Arrays on "cpu_pinned" have another number and are not checked. The
 reason is that a key-value store passes them to operators together with arrays on devices."""
@@ -188,10 +188,10 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
         # not checked, because the check costs time
         if not any(self.characters):
             return
-        setattr(*_MAKE, self._checking(getattr(*_MAKE)))
+        setattr(*_NEW_ARRAY, self._checking(getattr(*_NEW_ARRAY)))
         if self.is_limited():
             ledger = self.count_memory()
-            delete = getattr(*_END)
+            delete = getattr(*_FREE_ARRAY)
 
             def free(array: Any) -> None:
                 """Replaces `__del__` of MXNet's arrays."""
@@ -200,7 +200,7 @@ class MxnetVirtualGpus(LimitedGpus, VirtualGpus):
                 ledger.drop(array.handle.value if array.handle is not None else None)
                 delete(array)
 
-            setattr(*_END, free)
+            setattr(*_FREE_ARRAY, free)
 
     def lack_error(self, text: str) -> Exception:
         """Returns the error that is raised if a virtual GPU lacks a dtype, or has too little memory. `text` is its

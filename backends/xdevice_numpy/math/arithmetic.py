@@ -49,7 +49,7 @@ def settled(x: Any) -> Array:
     return np.asarray(x)
 
 
-def _array(function: Callable[..., Any]) -> Callable[..., Any]:
+def _returning_array(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a kernel that calls `function`, which never warns. The kernel returns an array even if the function
     returns a scalar. It does not silence warnings, because that would take 2 us."""
 
@@ -59,7 +59,7 @@ def _array(function: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
-def _silent(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a kernel that calls `function`, which may warn, for example about infinity or NaN. The kernel does not
     warn, and returns an array even if the function returns a scalar."""
 
@@ -115,7 +115,7 @@ where = np.where
 
 # NumPy's functions that never warn; a keyword gives NumPy's name for a function whose name in
 # the standard differs
-_QUIET = named(
+_NEVER_WARNING = named(
     "bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "conj", "copysign", "equal", "floor", "greater",
     "greater_equal", "imag", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not",
     "logical_or", "logical_xor", "negative", "not_equal", "real", "signbit", "trunc", abs="absolute",
@@ -128,11 +128,13 @@ _WARNING = named(
     "tanh", acos="arccos", acosh="arccosh", asin="arcsin", asinh="arcsinh", atan="arctan", atan2="arctan2",
     atanh="arctanh", pow="power",
 )  # fmt: skip
-globals().update({name: _array(getattr(np, own)) for name, own in _QUIET.items()})
-globals().update({name: _silent(getattr(np, own)) for name, own in _WARNING.items()})
+globals().update(
+    {name: _returning_array(getattr(np, own)) for name, own in _NEVER_WARNING.items()}
+)
+globals().update({name: _without_warnings(getattr(np, own)) for name, own in _WARNING.items()})
 
 
-@_silent
+@_without_warnings
 def sign(x: Array) -> Array:
     """Returns -1, 0 or 1 for each real number, and x / |x| for each complex number."""
     if x.dtype.kind != "c":
@@ -178,8 +180,8 @@ def sum(x: Array, axes: tuple[int, ...] | None, keepdims: bool) -> Array:
     return np.asarray(np.add.reduce(x, axis=axes, keepdims=keepdims))
 
 
-argmax = _array(np.argmax)
-argmin = _array(np.argmin)
+argmax = _returning_array(np.argmax)
+argmin = _returning_array(np.argmin)
 
 
 def cumulative_prod(x: Array, axis: int) -> Array:
@@ -224,7 +226,7 @@ def put(x: Array, indices: Array, values: Array) -> Array:
 take_along_axis = np.take_along_axis
 
 
-@_silent
+@_without_warnings
 def clip(x: Array, min: float | None, max: float | None) -> Array:
     """Returns `x` with values below `min` replaced by `min`, and values above `max` replaced by `max`. None means that
     there is no bound."""
@@ -292,7 +294,7 @@ def view(x: Array, shape: tuple[int, ...]) -> Array:
 # the extensions `linalg` and `fft`
 
 
-def _arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+def _returning_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a kernel that calls `function`, which returns one result or a tuple of results. The kernel returns
     arrays even if NumPy returns scalars, and does not warn."""
 
@@ -322,6 +324,6 @@ _FACTORIZATIONS = (
     "svd",
 )
 linalg = SimpleNamespace(
-    **{name: _arrays(getattr(np.linalg, name)) for name in _FACTORIZATIONS},
-    svdvals=_arrays(partial(np.linalg.svd, compute_uv=False)),
+    **{name: _returning_arrays(getattr(np.linalg, name)) for name in _FACTORIZATIONS},
+    svdvals=_returning_arrays(partial(np.linalg.svd, compute_uv=False)),
 )

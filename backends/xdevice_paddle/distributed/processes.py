@@ -96,7 +96,7 @@ class PaddleEngine(Engine):
         # NCCL computes on the current GPU (see the top of this file)
         if not self._is_gloo:
             paddle.set_device(str(group.device))
-        self._store, self._number = _store(group)
+        self._store, self._number = _open_store(group)
         self._members = self._new_group(self._number, range(group.size))
         # the groups of two ranks in which this rank has sent or received, by their numbers
         self._pairs: dict[int, Members] = {}
@@ -116,42 +116,42 @@ class PaddleEngine(Engine):
         if dtype in PARTS:
             # the real and imaginary parts form one tensor, because gloo does not support complex
             # dtypes
-            return paddle.as_complex(self._reduced(_compact(paddle.as_real(x)), op))
+            return paddle.as_complex(self._reduce_in_place(_compact(paddle.as_real(x)), op))
         if dtype in _REDUCED_AS:
-            return self._reduced(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)
-        return self._reduced(_compact(x), op)
+            return self._reduce_in_place(x.astype(_REDUCED_AS[dtype]), op).astype(dtype)
+        return self._reduce_in_place(_compact(x), op)
 
     def broadcast(self, x: paddle.Tensor, root: int) -> paddle.Tensor:
         """Returns the tensor `x` of the rank `root`, either in the memory of this rank's `x` or as a
         new tensor."""
         sent = _bytes(x)
         dist.broadcast(sent, src=root, group=self._members)
-        self._wait()
+        self._wait_for_nccl()
         return _from_bytes(sent, x)
 
     def all_gather(self, x: paddle.Tensor) -> list[paddle.Tensor]:
         """Returns new tensors with the `x` of each rank, in the order of the ranks."""
         received: list[paddle.Tensor] = []
         dist.all_gather(received, _bytes(x), group=self._members)
-        self._wait()
+        self._wait_for_nccl()
         return [_from_bytes(item, x) for item in received]
 
     def send(self, x: paddle.Tensor, to: int) -> None:
         """Sends `x` to the rank `to`, which must call `recv` at the same time."""
-        pair = self._pair(self.rank, to)
-        with _as_trainer(self.rank):
+        pair = self._group_of_pair(self.rank, to)
+        with _with_rank_variable(self.rank):
             dist.send(_bytes(x), dst=to, group=pair)
-        self._wait()
+        self._wait_for_nccl()
 
     def recv(self, like: paddle.Tensor, source: int) -> paddle.Tensor:
         """Returns the tensor that the rank `source` sends, either in the memory of `like` or as a
         new tensor with the shape and dtype of `like`."""
         # the bytes of `like` are overwritten
         received = _bytes(like)
-        pair = self._pair(source, self.rank)
-        with _as_trainer(self.rank):
+        pair = self._group_of_pair(source, self.rank)
+        with _with_rank_variable(self.rank):
             dist.recv(received, src=source, group=pair)
-        self._wait()
+        self._wait_for_nccl()
         return _from_bytes(received, like)
 
     # the end
@@ -170,26 +170,26 @@ class PaddleEngine(Engine):
         kind = _KINDS["gloo" if self._is_gloo else "nccl"]
         # this rank's own rank in the new group
         rank = ranks.index(self.rank)
-        with _as_trainer(self.rank):
+        with _with_rank_variable(self.rank):
             process_group = kind.create(self._store, rank, len(ranks), number)
         return Members(rank, number, list(ranks), pg=process_group, name=f"xdevice {number}")
 
-    def _pair(self, source: int, to: int) -> Members:
+    def _group_of_pair(self, source: int, to: int) -> Members:
         """Returns the group in which the rank `source` sends to the rank `to`. The first call
         creates the group, and waits for the other rank."""
-        # at most self._number + size**2 - 1; `_store` leaves the numbers up to this one free
+        # at most self._number + size**2 - 1; `_open_store` leaves the numbers up to this one free
         number = self._number + 1 + source * self.size + to
         if number not in self._pairs:
             self._pairs[number] = self._new_group(number, (source, to))
         return self._pairs[number]
 
-    def _reduced(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
+    def _reduce_in_place(self, x: paddle.Tensor, op: str) -> paddle.Tensor:
         """Reduces `x` over all ranks in place, and returns it. `x` must be contiguous."""
         dist.all_reduce(x, op=_OPS[op], group=self._members)
-        self._wait()
+        self._wait_for_nccl()
         return x
 
-    def _wait(self) -> None:
+    def _wait_for_nccl(self) -> None:
         """Waits for NCCL, whose calls return before their work is done. The wait must be in this thread, which xdevice
         abandons if another process has died. The thread polls, because Paddle's own wait would hold Python's lock."""
         if not self._is_gloo:
@@ -200,7 +200,7 @@ class PaddleEngine(Engine):
 
 
 @contextmanager
-def _as_trainer(rank: int) -> Iterator[None]:
+def _with_rank_variable(rank: int) -> Iterator[None]:
     """Opens a block in which the environment variable with the rank is set. Paddle reads this variable when a group is
     created, and in 2.6 also at each send and recv with NCCL."""
     value_before = os.environ.get("PADDLE_TRAINER_ID")
@@ -214,12 +214,12 @@ def _as_trainer(rank: int) -> Iterator[None]:
             os.environ["PADDLE_TRAINER_ID"] = value_before
 
 
-def _store(group: Group) -> tuple[Any, int]:
+def _open_store(group: Group) -> tuple[Any, int]:
     """Returns Paddle's key-value store and the number of the group of all ranks. The store runs in rank 0, which
     chooses the number at random."""
     port = free_port(group.host) if group.rank == 0 else 0
     # Paddle identifies the groups of a process by signed 32-bit numbers. The numbers after this
-    # number, up to the next multiple of size**2, belong to the pairs of ranks (`_pair`). The number
+    # number, up to the next multiple of size**2, belong to the pairs of ranks (`_group_of_pair`). The number
     # is random, so that a process that joins two worlds one after the other uses different numbers
     # in the second world
     pairs = group.size**2

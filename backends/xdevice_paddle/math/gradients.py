@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # the module and the name of the function. The function is looked up at each call, because
 # `parallel.run` replaces it
 _partial_grad = private.place("paddle.base.core.eager.run_partial_grad")
-_no_change = nullcontext()
+_null_context = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")
 # a forked process gets a new lock
@@ -51,7 +51,7 @@ _HAS_PARTIAL_GRAD = (
 `run_partial_grad`. With fewer arguments, `run_partial_grad` crashes the process."""
 
 
-def _inputs(leaves: list[Any], flows_on: bool) -> list[Any]:
+def _new_inputs(leaves: list[Any], flows_on: bool) -> list[Any]:
     """Returns a new tensor that requires a gradient for each leaf. With `flows_on`, gradients flow
     through the new tensor to the leaf."""
     # new tensors, so that the flags of the program's tensors are not changed
@@ -108,8 +108,8 @@ class PaddleGradients(Gradients):
         # whether gradients flow on from the results to the caller's tensors: a leaf of `leaves` is a
         # leaf of Paddle's graph too, unless it is the result of recorded operations
         flows_on = was_on and (nested or not all(map(_is_leaf, leaves)))
-        with _no_change if was_on else paddle.enable_grad():
-            inputs = _inputs(leaves, flows_on)
+        with _null_context if was_on else paddle.enable_grad():
+            inputs = _new_inputs(leaves, flows_on)
             loss, aux_leaves = call(inputs)
             gradients: list[Any] = [None] * len(inputs)
             # `paddle.grad` raises an error for a loss that does not depend on any of the inputs

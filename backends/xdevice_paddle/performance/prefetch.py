@@ -33,13 +33,13 @@ _ITERATOR = private["paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiPr
 _thread_loop = private[
     "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._thread_loop"
 ]
-_exit = private[
+_exit_thread = private[
     "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._exit_thread_unexpectedly"
 ]
 _shut_down = private[
     "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._try_shutdown_all"
 ]
-_done = private.field(
+_done_event = private.field(
     "paddle.io.dataloader.dataloader_iter._DataLoaderIterMultiProcess._thread_done_event"
 )
 
@@ -131,7 +131,7 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
             self._error = error
         finally:
             if self._is_broken:
-                _exit(self)
+                _exit_thread(self)
 
     def _exit_thread_unexpectedly(self) -> None:
         """Replaces a method of Paddle that the loader's thread calls before it raises the exception. Records the call
@@ -140,7 +140,7 @@ class _Workers(_ITERATOR):  # type: ignore[misc, valid-type]
         # SystemError at once, before `_error` is set. Therefore `_thread_loop` calls Paddle's
         # method after it has stored the exception
         self._is_broken = True
-        _done(self).set()
+        _done_event(self).set()
 
 
 class PaddlePrefetch(Prefetch):

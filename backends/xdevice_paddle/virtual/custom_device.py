@@ -190,7 +190,7 @@ def _interface(slots: _Slots, n: int) -> int:
     will own and free the table. `slots` describes the layout of the table."""
     page = machine_code.Page()
     functions = _functions(page, n)
-    page.finish()
+    page.make_executable()
     interface: int = _allocate(slots.words * _WORD)
     words = (ctypes.c_size_t * slots.words).from_address(interface)
     # Paddle compares this member with the size that the struct has in its own code
@@ -209,38 +209,38 @@ def _functions(page: machine_code.Page, n: int) -> dict[str, int]:
     the same thread. The functions for streams are left out, so that copies are synchronous. The remaining functions of
     the interface are left out because Paddle does not need them.
     """
-    do_nothing = page.success()
-    set_device, get_device = page.per_thread()
+    do_nothing = page.add_success()
+    set_device, get_device = page.add_thread_local()
     # the values that the functions below copy to an address that Paddle passes
-    count = page.keep(_words(n))
-    indices = page.keep(_words(*range(n)))
-    alignment = page.keep(_words(_ALIGNMENT))
-    event = page.keep(_words(1))
+    count = page.store_forever(_words(n))
+    indices = page.store_forever(_words(*range(n)))
+    alignment = page.store_forever(_words(_ALIGNMENT))
+    event = page.store_forever(_words(1))
     # Paddle passes the device, the destination, the source and the size
-    copy = page.call("memmove", Argument(1), Argument(2), Argument(3))
+    copy = page.add_call("memmove", Argument(1), Argument(2), Argument(3))
     return {
         "set_device": set_device,
         "get_device": get_device,
         "synchronize_device": do_nothing,
         # each event is the number 1, because all work is synchronous, so there is nothing to record
         # or to wait for
-        "create_event": page.call("memcpy", Argument(1), event, _WORD),
+        "create_event": page.add_call("memcpy", Argument(1), event, _WORD),
         "record_event": do_nothing,
         "destroy_event": do_nothing,
         "synchronize_event": do_nothing,
-        "device_memory_allocate": page.call(
+        "device_memory_allocate": page.add_call(
             "posix_memalign", Argument(1), _ALIGNMENT, Argument(2), is_status=True
         ),
-        "device_memory_deallocate": page.call("free", Argument(1)),
-        "device_memory_set": page.call("memset", Argument(1), Argument(2), Argument(3)),
+        "device_memory_deallocate": page.add_call("free", Argument(1)),
+        "device_memory_set": page.add_call("memset", Argument(1), Argument(2), Argument(3)),
         "memory_copy_h2d": copy,
         "memory_copy_d2h": copy,
         "memory_copy_d2d": copy,
         # Paddle passes two devices here, so the positions of the other arguments are higher by one
-        "memory_copy_p2p": page.call("memmove", Argument(2), Argument(3), Argument(4)),
-        "get_device_count": page.call("memcpy", Argument(0), count, _WORD),
-        "get_device_list": page.call("memcpy", Argument(0), indices, n * _WORD),
-        "device_min_chunk_size": page.call("memcpy", Argument(1), alignment, _WORD),
+        "memory_copy_p2p": page.add_call("memmove", Argument(2), Argument(3), Argument(4)),
+        "get_device_count": page.add_call("memcpy", Argument(0), count, _WORD),
+        "get_device_list": page.add_call("memcpy", Argument(0), indices, n * _WORD),
+        "device_min_chunk_size": page.add_call("memcpy", Argument(1), alignment, _WORD),
     }
 
 

@@ -66,17 +66,17 @@ class Page:
         self._code = self._page()
         self._used = 0
 
-    def keep(self, value: bytes) -> int:
+    def store_forever(self, value: bytes) -> int:
         """Copies `value` into memory that is never freed, and returns the address."""
         address: int = self._libc.malloc(len(value))
         ctypes.memmove(address, value, len(value))
         return address
 
-    def success(self) -> int:
+    def add_success(self) -> int:
         """Creates a function that does nothing and returns 0. Returns the function's address."""
         return self._add(_RETURN_0 + _RETURN)
 
-    def call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
+    def add_call(self, name: str, *passed: Argument | int, is_status: bool = False) -> int:
         """Creates a function that calls the function `name` of the C library. Returns the new function's address.
 
         `passed` contains the arguments for the function of the C library, at most six. Each is a constant or an
@@ -99,7 +99,7 @@ class Page:
         code = [_ALIGN_STACK, *moved, *constants, self._call(name)]
         return self._add(b"".join([*code, b"" if is_status else _RETURN_0, _RESTORE_STACK]))
 
-    def per_thread(self) -> tuple[int, int]:
+    def add_thread_local(self) -> tuple[int, int]:
         """Creates two functions, and returns their addresses. Each function is called with the
         address of a C int. The first function stores this int for the calling thread. The second
         writes the thread's stored int to the address, or 0 if the thread has not stored an int.
@@ -135,7 +135,7 @@ class Page:
         ]
         return self._add(b"".join(keep)), self._add(b"".join(write))
 
-    def finish(self) -> None:
+    def make_executable(self) -> None:
         """Makes the functions on this page callable. Afterwards no more functions can be added.
 
         Raises:

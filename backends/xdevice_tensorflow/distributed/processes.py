@@ -45,7 +45,7 @@ _configure = private["tensorflow.python.eager.context.Context.configure_collecti
 _enable = private["tensorflow.python.eager.context.Context.enable_collective_ops"]
 _OPS: Final = {"sum": "Add", "max": "Max", "min": "Min"}
 """TensorFlow's name for each reduction."""
-_ALL: Final = 1000
+_KEY_OF_ALL: Final = 1000
 """TensorFlow's key for the group of all processes. The groups of two processes have greater
 keys. The keys of TensorFlow's own strategies begin at 1."""
 
@@ -102,7 +102,7 @@ class TensorflowEngine(Engine):
         for_engine = _for_nccl if name == "nccl" else dict
         self._reduced_as: Mapping[str, Encoding] = for_engine(_REDUCED_AS)
         self._moved_as: Mapping[str, Encoding] = for_engine(_MOVED_AS)
-        _join(group, name, is_started)
+        _join_cluster(group, name, is_started)
 
     def refusal(self, verb: str, op: str | None, dtype: str) -> str | None:
         """Returns why a collective is refused for a dtype, or None if it is supported. `verb` is the name of a method
@@ -121,22 +121,22 @@ class TensorflowEngine(Engine):
                 merge_op=_OPS[op],
                 final_op="Id",
                 ordering_token=[],
-                **self._arguments(_ALL, self.size),
+                **self._arguments(_KEY_OF_ALL, self.size),
             )
-            return self._done(_decoded(result, x, self._reduced_as))
+            return self._wait_for(_decoded(result, x, self._reduced_as))
 
     def broadcast(self, x: Any, root: int) -> Any:
         """Returns the tensor `x` of the rank `root`, as a new tensor."""
-        return self._broadcast_in(x, self.rank == root, _ALL, self.size)
+        return self._broadcast_in(x, self.rank == root, _KEY_OF_ALL, self.size)
 
     def all_gather(self, x: Any) -> list[Any]:
         """Returns the tensors `x` of all ranks as new tensors, in the order of the ranks."""
         with tf.device(self._native):
             sent = _encoded(x, self._moved_as)[tf.newaxis]
             result = tf.raw_ops.CollectiveGatherV2(
-                input=sent, ordering_token=[], **self._arguments(_ALL, self.size)
+                input=sent, ordering_token=[], **self._arguments(_KEY_OF_ALL, self.size)
             )
-            return self._done(
+            return self._wait_for(
                 [_decoded(part, x, self._moved_as) for part in tf.unstack(result)]
             )
 
@@ -145,12 +145,12 @@ class TensorflowEngine(Engine):
 
     def send(self, x: Any, to: int) -> None:
         """Sends `x` to the rank `to`, which must call `recv` at the same time."""
-        self._broadcast_in(x, True, self._pair(self.rank, to), 2)
+        self._broadcast_in(x, True, self._key_of_pair(self.rank, to), 2)
 
     def recv(self, like: Any, source: int) -> Any:
         """Returns the tensor that the rank `source` sends. It must have the shape and dtype of
         `like`."""
-        return self._broadcast_in(like, False, self._pair(source, self.rank), 2)
+        return self._broadcast_in(like, False, self._key_of_pair(source, self.rank), 2)
 
     # the end
 
@@ -171,10 +171,10 @@ class TensorflowEngine(Engine):
             "communication_hint": self._hint,
         }
 
-    def _pair(self, source: int, to: int) -> int:
+    def _key_of_pair(self, source: int, to: int) -> int:
         """Returns the key of the group of two processes in which the rank `source` sends to the rank `to`."""
         # each pair of ranks has a different key for each direction
-        return _ALL + 1 + source * self.size + to
+        return _KEY_OF_ALL + 1 + source * self.size + to
 
     def _broadcast_in(self, x: Any, is_source: bool, key: int, size: int) -> Any:
         """Broadcasts in the group with this key, which has `size` ranks. Returns, on every rank, the tensor of the rank
@@ -187,9 +187,9 @@ class TensorflowEngine(Engine):
                 result = tf.raw_ops.CollectiveBcastRecvV2(
                     shape=sent.shape, T=sent.dtype, **arguments
                 )
-            return self._done(_decoded(result, x, self._moved_as))
+            return self._wait_for(_decoded(result, x, self._moved_as))
 
-    def _done(self, result: Any) -> Any:
+    def _wait_for(self, result: Any) -> Any:
         """Returns the result of a collective. NCCL's calls return immediately, so with NCCL, this method waits until
         the result has been computed. The wait must be in this thread, which xdevice abandons if another process has
         died."""
@@ -221,7 +221,7 @@ def _decoded(result: Any, x: Any, table: Mapping[str, Encoding]) -> Any:
     return result if bits is None else tf.bitcast(result, x.dtype)
 
 
-def _join(group: Group, name: str, is_started: bool) -> None:
+def _join_cluster(group: Group, name: str, is_started: bool) -> None:
     """Connects the ranks of a group to a TensorFlow cluster, unless an earlier group has
     already done so. `name` is "ring" or "nccl", and `is_started` says whether TensorFlow has
     already run anything in this process. Raises `LaunchError` if TensorFlow has already run on any rank."""

@@ -33,7 +33,7 @@ def _device_scope(x: Any) -> AbstractContextManager[Any]:
     return nullcontext() if device is None else tf.device(device)
 
 
-def _input(x: Any) -> Any:
+def _new_input(x: Any) -> Any:
     """Returns a new tensor object with the values and the device of `x`, because a tape
     distinguishes its inputs by their identity as objects."""
     with _device_scope(x):
@@ -66,7 +66,7 @@ class TensorflowGradients(Gradients):
         with _device_scope(leaves[0]):
             # only the inputs are watched, so variables that the function reads are constants
             with tf.GradientTape(watch_accessed_variables=False) as tape:
-                inputs = [_input(x) for x in leaves]
+                inputs = [_new_input(x) for x in leaves]
                 tape.watch(inputs)
                 loss, aux_leaves = call(inputs)
             gradients = tape.gradient(loss, inputs)

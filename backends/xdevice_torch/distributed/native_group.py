@@ -15,7 +15,7 @@ from xdevice.distributed.contract.processes import NativeGroup
 from xdevice.errors import LaunchError
 from xdevice_torch.private import private
 
-from .processes import store_of
+from .processes import open_store
 
 if TYPE_CHECKING:
     from xdevice.distributed.contract.processes import Group
@@ -60,7 +60,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
-            store=store_of(group),
+            store=open_store(group),
             rank=group.rank,
             world_size=group.size,
             device_id=native if is_cuda else None,

@@ -38,8 +38,8 @@ _timeout = private.field("torch.distributed.ProcessGroupGloo._Options._timeout")
 """The field of gloo's options that contains the timeout; NCCL's options have a field of the same name."""
 _copy_each = private.get("torch._foreach_copy_")
 """Copies many tensors in one kernel; None if this version of PyTorch lacks it."""
-_STEP: Final = timedelta(seconds=0.1)
-"""The maximum time that `is_done` waits before the core checks whether a rank has failed."""
+_WAIT_STEP: Final = timedelta(seconds=0.1)
+"""The maximum time that `ends_within_step` waits before the core checks whether a rank has failed."""
 _DEADLINE: Final = timedelta(days=7)
 """The timeout that is set in PyTorch. It is long, because xdevice's own control connection
 detects lost ranks."""
@@ -83,11 +83,11 @@ class TorchEngine(Engine):
         """Connects this process to the other processes of `group`, which do the same at the
         same time. `kind` is "gloo" or "nccl", and `native` is the device of this process."""
         super().__init__(f"torch:{kind}", group)
-        # `_wait_until(is_done)` calls `is_done` until it returns True, and raises an error if
+        # `_wait_until(ends_within_step)` calls `ends_within_step` until it returns True, and raises an error if
         # another rank fails in the meantime
         self._wait_until = group.wait
-        gloo_options = _listening_at(group.host)
-        self._store = store_of(group)
+        gloo_options = _gloo_options(group.host)
+        self._store = open_store(group)
         self._gloo: Any = None
         self._nccl: Any = None
         self._last: Any = None
@@ -114,8 +114,9 @@ class TorchEngine(Engine):
     def all_reduce(self, x: torch.Tensor, op: str) -> torch.Tensor:
         """Writes the "sum", "max" or "min" of the tensors `x` of all ranks to `x`, and returns `x`."""
         buffer = self._buffer(x)
-        self._wait(
-            buffer, lambda group: group.allreduce([buffer], _options(dist.AllreduceOptions, op))
+        self._run_and_wait(
+            buffer,
+            lambda group: group.allreduce([buffer], _reduce_options(dist.AllreduceOptions, op)),
         )
         return _write_into(x, buffer)
 
@@ -124,14 +125,14 @@ class TorchEngine(Engine):
         buffer = self._bytes(x)
         options = dist.BroadcastOptions()
         options.rootRank = root
-        self._wait(buffer, lambda group: group.broadcast([buffer], options))
+        self._run_and_wait(buffer, lambda group: group.broadcast([buffer], options))
         return _write_into(x, buffer)
 
     def all_gather(self, x: torch.Tensor) -> list[torch.Tensor]:
         """Returns the tensors `x` of all ranks, in the order of the ranks, as new tensors."""
         buffer = self._bytes(x)
         parts = [torch.empty_like(buffer) for _ in range(self.size)]
-        self._wait(buffer, lambda group: group.allgather([parts], [buffer]))
+        self._run_and_wait(buffer, lambda group: group.allgather([parts], [buffer]))
         return [_as_tensor_like(part, x) for part in parts]
 
     def reduce_scatter(self, x: torch.Tensor, op: str) -> torch.Tensor:
@@ -143,10 +144,10 @@ class TorchEngine(Engine):
         # the collective writes to a tensor of the dtype that it sums, which may differ from the
         # dtype of `x`
         reduced = torch.empty_like(parts[self.rank])
-        self._wait(
+        self._run_and_wait(
             buffer,
             lambda group: group.reduce_scatter(
-                [reduced], [parts], _options(dist.ReduceScatterOptions, op)
+                [reduced], [parts], _reduce_options(dist.ReduceScatterOptions, op)
             ),
         )
         part = torch.empty(
@@ -158,13 +159,13 @@ class TorchEngine(Engine):
         """Sends the bytes of `x` to the rank `to`, which calls `recv` at the same time."""
         buffer = self._bytes(x)
         # False: does not wait in steps; the docstring of `in_steps` gives the reason
-        self._wait(buffer, lambda group: group.send([buffer], to, 0), False)
+        self._run_and_wait(buffer, lambda group: group.send([buffer], to, 0), False)
 
     def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
         """Writes to `like` the tensor that the rank `source` sends, and returns `like`."""
         buffer = self._bytes(like)
         # False: does not wait in steps, as in `send`
-        self._wait(buffer, lambda group: group.recv([buffer], source, 0), False)
+        self._run_and_wait(buffer, lambda group: group.recv([buffer], source, 0), False)
         return _write_into(like, buffer)
 
     def start_mean(self, x: torch.Tensor, divisor: float) -> Callable[[], torch.Tensor]:
@@ -175,7 +176,7 @@ class TorchEngine(Engine):
         # result as a division only if size is a power of two
         is_mean = buffer.is_cuda and divisor == self.size and self.size & (self.size - 1) == 0
         # True: the backward pass continues while NCCL sums
-        options = _options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
+        options = _reduce_options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
         if buffer.is_cuda:
             with torch.cuda.device(buffer.device):
                 work = self._nccl.allreduce([buffer], options)
@@ -188,8 +189,8 @@ class TorchEngine(Engine):
                 with torch.cuda.device(buffer.device):
                     work.wait()  # only the stream waits, and not the host
             else:
-                # `seconds` is ignored, as in `_wait`
-                self._wait_until(lambda seconds: is_done(work))
+                # `seconds` is ignored, as in `_run_and_wait`
+                self._wait_until(lambda seconds: ends_within_step(work))
             self._last = work
             total = _write_into(x, buffer)
             return total if is_mean else self.over(total, divisor)
@@ -244,7 +245,7 @@ class TorchEngine(Engine):
 
     # the tensors that are passed to gloo or NCCL
 
-    def _wait(
+    def _run_and_wait(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool = True
     ) -> None:
         """Starts a collective and waits until it has ended. `call` starts the collective. Its argument is the process
@@ -252,24 +253,24 @@ class TorchEngine(Engine):
         and the core checks the other ranks after each step. Otherwise waits without interruption, in a thread that may
         be abandoned."""
         if buffer.is_cuda:
-            self._wait_on_gpu(buffer, call, in_steps)
+            self._run_and_wait_on_gpu(buffer, call, in_steps)
             return
         work = call(self._gloo)
-        # `seconds` is ignored: `is_done` waits in steps of a fixed length, `_STEP`
+        # `seconds` is ignored: `ends_within_step` waits in steps of a fixed length, `_WAIT_STEP`
         if in_steps:
-            self._wait_until(lambda seconds: is_done(work))
+            self._wait_until(lambda seconds: ends_within_step(work))
         else:
             work.wait()
 
-    def _wait_on_gpu(
+    def _run_and_wait_on_gpu(
         self, buffer: torch.Tensor, call: Callable[[Any], Any], in_steps: bool
     ) -> None:
-        """Does the work of `_wait` for a buffer on a GPU."""
+        """Does the work of `_run_and_wait` for a buffer on a GPU."""
         with torch.cuda.device(buffer.device):
             call(self._nccl).wait()  # only the stream waits; the host waits below
             stream = torch.cuda.current_stream()
             if in_steps:
-                self._wait_until(lambda seconds: _is_idle(stream, seconds))
+                self._wait_until(lambda seconds: _becomes_idle(stream, seconds))
             else:
                 stream.synchronize()
 
@@ -303,11 +304,11 @@ class TorchEngine(Engine):
         return x if x.is_cpu or (x.is_cuda and self._nccl is not None) else x.cpu()
 
 
-def is_done(work: Any) -> bool:
+def ends_within_step(work: Any) -> bool:
     """Waits up to 0.1 s for a call of gloo to end, and returns whether it has ended. Raises the
     error of the call, if there is one."""
     try:
-        work.wait(_STEP)
+        work.wait(_WAIT_STEP)
     except RuntimeError:
         # raised if the call has failed, but also if it has not ended within the step
         if not work.is_completed():
@@ -316,7 +317,7 @@ def is_done(work: Any) -> bool:
     return True
 
 
-def _is_idle(stream: Any, seconds: float) -> bool:
+def _becomes_idle(stream: Any, seconds: float) -> bool:
     """Waits up to `seconds` until a stream is idle, and returns whether it is idle. Checks more
     often during the first millisecond, because most calls end within this time."""
     until = time.monotonic() + seconds
@@ -359,19 +360,19 @@ def _as_tensor_like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _options(cls: Any, op: str, goes_on: bool = False) -> Any:
-    """Returns options of PyTorch's class `cls` for the reduction `op`, such as "sum". With `goes_on`, the collective
-    runs on one of NCCL's streams while the current stream continues to compute."""
+def _reduce_options(cls: Any, op: str, in_background: bool = False) -> Any:
+    """Returns options of PyTorch's class `cls` for the reduction `op`, such as "sum". With `in_background`, the
+    collective runs on one of NCCL's streams while the current stream continues to compute."""
     options = cls()
     options.reduceOp = getattr(dist.ReduceOp, _OPS[op])
     # since 2.8, PyTorch runs NCCL on the current stream unless this option is set; older
     # versions lack the option
-    if goes_on and hasattr(options, "asyncOp"):
+    if in_background and hasattr(options, "asyncOp"):
         options.asyncOp = True
     return options
 
 
-def store_of(group: Group) -> Any:
+def open_store(group: Group) -> Any:
     """Returns PyTorch's key-value store, in which the ranks of `group` find each other's
     addresses. Rank 0 serves the store on a free port of its own address, and sends this address
     to the other ranks. All ranks call this at the same time."""
@@ -402,7 +403,7 @@ def store_of(group: Group) -> Any:
         return serve(use_libuv=False)
 
 
-def _listening_at(host: str) -> Any:
+def _gloo_options(host: str) -> Any:
     """Returns gloo's options: the address on which gloo listens, and a timeout that is longer
     than xdevice's own timeout."""
     options = _Options()

@@ -22,8 +22,8 @@ objects to which optimizers refer |
 | `UntypedStorage.__new__` | `_making_storages` | the device has no allocator, and PyTorch would crash |
 | `accelerator.empty_cache` | a function that does nothing | the device has no allocator, and PyTorch would crash |
 | `Generator` | `virtual_generators.class_for` | PyTorch creates the generators of a foreign device only in C++ |
-| `nn.parallel.comm.scatter`, `gather`, `broadcast_coalesced` | `_no_communication` | they are written for CUDA; the \
-error says what to use instead |
+| `nn.parallel.comm.scatter`, `gather`, `broadcast_coalesced` | `_refuse_communication` | they are written for CUDA; \
+the error says what to use instead |
 | `_TorchCompileInductorWrapper.__call__` | `_not_compiling` | Inductor has no code generator for this device, and \
 raises a KeyError (https://github.com/pytorch/pytorch/issues/189138) |
 
@@ -261,7 +261,7 @@ def _accelerator(module: _Module) -> dict[str, Callable[..., Any]]:
         "resetAccumulatedStats": lambda index: None,
         "getMemoryInfo": _memory_info,
         "emptyHostCache": lambda: None,
-        "setStream": _no_stream,
+        "setStream": _refuse_stream,
     }
 
 
@@ -286,7 +286,7 @@ def _memory_info(index: int) -> tuple[int, int]:
     return usage.free, usage.total
 
 
-def _no_stream(*args: Any) -> Any:
+def _refuse_stream(*args: Any) -> Any:
     """Replaces PyTorch's function that sets the current stream. Always raises `UnsupportedError`, because virtual GPUs
     have no streams."""
     raise UnsupportedError(
@@ -295,7 +295,7 @@ def _no_stream(*args: Any) -> Any:
     )
 
 
-def _no_communication(*args: Any) -> Any:
+def _refuse_communication(*args: Any) -> Any:
     """Replaces a collective of `torch.nn.parallel`. Always raises `UnsupportedError`, because these collectives are
     written for CUDA."""
     raise UnsupportedError(
@@ -495,9 +495,11 @@ _REPLACEMENTS: dict[tuple[Any, str], Callable[[Any], Any]] = {
     ),
     private.place("torch.accelerator.empty_cache"): lambda own: lambda: None,
     private.place("torch.Generator"): lambda own: virtual_generators.class_for(own, NAME),
-    private.place("torch.nn.parallel.comm.scatter"): lambda own: _no_communication,
-    private.place("torch.nn.parallel.comm.gather"): lambda own: _no_communication,
-    private.place("torch.nn.parallel.comm.broadcast_coalesced"): lambda own: _no_communication,
+    private.place("torch.nn.parallel.comm.scatter"): lambda own: _refuse_communication,
+    private.place("torch.nn.parallel.comm.gather"): lambda own: _refuse_communication,
+    private.place("torch.nn.parallel.comm.broadcast_coalesced"): lambda own: (
+        _refuse_communication
+    ),
     private.place("torch._TorchCompileInductorWrapper.__call__"): _not_compiling,
     private.place("torch.autograd._engine_run_backward"): _without_threads,
 }
