@@ -71,6 +71,8 @@ def test_prefixes_are_taken_off_and_said(net):
     )
     inner = {k.replace("body.", "body._orig_mod."): x for k, x in state.items()}
     assert_ported(inner, net, "removed _orig_mod from 7 names")
+    one = {k.replace("body.0.weight", "body._orig_mod.0.weight"): x for k, x in state.items()}
+    assert_ported(one, net, "removed _orig_mod from 1 name")
 
 
 def test_a_state_is_taken_out_of_what_a_training_program_saves(net, tmp_path):

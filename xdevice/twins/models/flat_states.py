@@ -94,9 +94,8 @@ def _with_lists(
         new.values(), paths
     ) <= _count_matching(source, paths):
         return source
-    done.append(
-        f"read the numbers in {sum(name != new_name for name, new_name in new.items())} names as indices of lists"
-    )
+    count = sum(name != new_name for name, new_name in new.items())
+    done.append(f"read the numbers in {_count_text(count)} as indices of lists")
     return {new[name]: value for name, value in source.items()}
 
 
@@ -203,7 +202,7 @@ def _unwrapped(source: Mapping[str, Any], done: list[str]) -> Mapping[str, Any]:
     if not wrapped or len(set(plain.values())) < len(plain):
         return source
     wrappers = [word for word in _WRAPPERS if any(word in name.split(".") for name in wrapped)]
-    done.append(f"removed {' and '.join(wrappers)} from {len(wrapped)} names")
+    done.append(f"removed {' and '.join(wrappers)} from {_count_text(len(wrapped))}")
     return {plain[name]: value for name, value in source.items()}
 
 
@@ -232,11 +231,16 @@ def _renamed(
     names = _with_prefix(source, removed, added)
     count = sum(name not in source for name in names)
     done.append(
-        f"removed {removed!r} from {count} names"
+        f"removed {removed!r} from {_count_text(count)}"
         if removed
-        else f"added {added!r} in front of {count} names"
+        else f"added {added!r} in front of {_count_text(count)}"
     )
     return dict(zip(names, source.values(), strict=True))
+
+
+def _count_text(count: int) -> str:
+    """Returns "1 name", "2 names" and so on."""
+    return f"{count} name{'' if count == 1 else 's'}"
 
 
 def _starts(names: Collection[str]) -> list[str]:
