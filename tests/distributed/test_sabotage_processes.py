@@ -148,6 +148,15 @@ def test_a_fault_is_noticed(zygote, planted):
     assert wrong(zygote.run(job, setup=f"process_faults:{planted}", patience=PATIENCE)) != ""
 
 
+def test_each_fault_can_be_planted(zygote):
+    # a rank that fails while a fault is planted, for a name that has gone, would count as one that notices it
+    outcomes = {
+        name: zygote.run("process_faults:only_planted", size=1, setup=f"process_faults:{name}")
+        for name in FAULTS
+    }
+    assert {name: said for name, ranks in outcomes.items() if (said := good(ranks))} == {}
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in CASES])
 def test_a_failure_is_noticed_without_faults(zygote, name):
     job, wrong = CASES[name]
