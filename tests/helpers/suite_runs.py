@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from xdevice.testing.suite.base import homes_of, once
+from xdevice.testing.suite.base import homes_of, on_one_device
 from xdevice.testing.suite.capabilities import lacking
 
 
@@ -57,17 +57,17 @@ class ProcessesAreLong:
     """Beside `Conformance`: its tests that import the framework in fresh processes are left to `-m long`."""
 
     @pytest.mark.long
-    @once
+    @on_one_device
     def test_virtual_gpus_are_devices_of_their_own(self) -> None:
         super().test_virtual_gpus_are_devices_of_their_own()  # type: ignore[misc]
 
     @pytest.mark.long
-    @once
+    @on_one_device
     def test_forking_after_loading_and_counting(self) -> None:
         super().test_forking_after_loading_and_counting()  # type: ignore[misc]
 
     @pytest.mark.long
-    @once
+    @on_one_device
     def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
         super().test_loading_is_light_locked_and_safe_to_fork()  # type: ignore[misc]
 

@@ -62,9 +62,9 @@ def probe_all(names: Sequence[str], timeout: float) -> list[Report]:
     prints a single line at the beginning."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from xdevice.cli.progress import bar
+    from xdevice.cli.progress import progress_display
 
-    with bar(
+    with progress_display(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     ) as progress:
         # without a terminal, one line explains why nothing seems to happen for a while
@@ -91,7 +91,7 @@ def probe_one(name: str, timeout: float) -> Report:
     """Probes one backend in a new process, and returns its report. If that process crashes, or takes longer than
     `timeout` seconds, `error` in the report says so."""
     if not registry.is_installed(name):
-        return _report(name, error="not installed", installed=False)
+        return _empty_report(name, error="not installed", installed=False)
     command = [sys.executable, "-m", "xdevice.cli.info", name]
     try:
         process = subprocess.run(
@@ -99,14 +99,14 @@ def probe_one(name: str, timeout: float) -> Report:
         )
     except subprocess.TimeoutExpired:
         why = f"no answer within {timeout:g} s: the machine is busy, or the import hangs; use a larger --timeout"
-        late = _report(name, error=why)
+        late = _empty_report(name, error=why)
         # unknown: the import may only be slow
         late["imports"] = None
         return late
     if process.returncode != 0:
         # the last line is the error of a traceback or, after an abort, the last message of C++ code
         last = process.stderr.strip().splitlines()[-1:] or ["the process wrote nothing"]
-        return _report(
+        return _empty_report(
             name, error=f"the process ended {status_text(process.returncode)}: {last[0]}"
         )
     # a framework may print something when it is imported, so only the last line is the report
@@ -122,7 +122,7 @@ def probe_here(name: str) -> Report:
     try:
         backend = registry.load(name)
     except XDeviceError as error:
-        return _report(name, error=str(error), version=versions.installed_version(name))
+        return _empty_report(name, error=str(error), version=versions.installed_version(name))
     devices: list[DeviceReport] = [
         {
             "device": str(device),
@@ -134,7 +134,7 @@ def probe_here(name: str) -> Report:
         # a loop over one item, which only gives the description a name
         for about in [backend.describe(device)]
     ]
-    report = _report(name, version=backend.version)
+    report = _empty_report(name, version=backend.version)
     report["imports"], report["devices"] = True, devices
     report["lacking"] = backend.private_names.lacking() if backend.private_names else []
     report["engines"] = [f"{name}:{engine}" for engine in backend.engines()]
@@ -144,7 +144,7 @@ def probe_here(name: str) -> Report:
     return report
 
 
-def _report(
+def _empty_report(
     name: str, error: str | None = None, installed: bool = True, version: str | None = None
 ) -> Report:
     """Returns a report without results. If the backend does not work, `error` is the reason, and this report is
@@ -180,7 +180,7 @@ def _launcher() -> str | None:
 _STATES: Final = {True: "[green]yes[/]", False: "[red]no[/]", None: "[yellow]?[/]"}
 
 
-def show(reports: Sequence[Report]) -> None:
+def print_reports(reports: Sequence[Report]) -> None:
     """Prints the reports as a table, and the engines and the launcher below it."""
     from rich.console import Console
     from rich.table import Table

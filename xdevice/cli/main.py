@@ -125,11 +125,11 @@ def info(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
     # imported under another name, because this function is called `info`
     from . import info as info_module
 
-    reports = info_module.probe_all(_own_names(names) or registry.names(), timeout)
+    reports = info_module.probe_all(_canonical_names(names) or registry.names(), timeout)
     if as_json:
         click.echo(json.dumps(reports, indent=2))
     else:
-        info_module.show(reports)
+        info_module.print_reports(reports)
     # if the user named no backend, the command succeeds even if one fails
     if names and not all(report["imports"] for report in reports):
         sys.exit(1)
@@ -264,12 +264,12 @@ def parity(
     anything. The script runs in a separate process for each backend, with XDEVICE_BACKEND set to its name. The exit
     status is 0 if all backends agree, 1 if a backend diverges, and 2 if a backend did not run.
     """
-    from xdevice.cli.progress import show
+    from xdevice.cli.progress import show_progress
     from xdevice.twins.parity import run_folders, script_runs
 
-    strictness, names = _strictness(options), _backends(backends)
+    strictness, names = _strictness(options), _backends_to_run(backends)
     # the name of the backend with which all others are compared; `reference` may be an alias
-    reference = _own_names((reference or names[0],))[0]
+    reference = _canonical_names((reference or names[0],))[0]
     _refuse_two_tolerances(float64, calibrate, strictness)
     # all options are checked before the first process starts, because a run takes minutes
     plan = script_runs.RunPlan(
@@ -287,8 +287,8 @@ def parity(
         keeps_operations=operations or backward,
         keeps_gradients=backward,
     )
-    _refuse_useless(plan, names, save)
-    _refuse_missing(plan)
+    _refuse_useless_run(plan, names, save)
+    _refuse_missing_backends(plan)
     if overwrite and save is None:
         raise click.UsageError("--overwrite has an effect only together with --save")
     if save is not None:
@@ -306,11 +306,11 @@ def parity(
         )
     # the comparison always reads files, even without --save, so that a saved run gives the same
     # report
-    with tempfile.TemporaryDirectory() as scratch, show(runs) as watcher:
+    with tempfile.TemporaryDirectory() as scratch, show_progress(runs) as watcher:
         folder = save or Path(scratch)
         script_runs.run(plan, folder, watcher)
         report = _report_or_exit(lambda: run_folders.report_of_run(folder, strictness))
-    _publish(report, f"xdevice parity {script.name}", options)
+    _publish_and_exit(report, f"xdevice parity {script.name}", options)
 
 
 @main.command(short_help="Compare the recordings of two parity runs.")
@@ -333,7 +333,7 @@ def compare_runs(first: Path, second: Path, **options: Any) -> None:
     report = _report_or_exit(
         lambda: run_folders.report_of_two(first, second, _strictness(options))
     )
-    _publish(report, f"xdevice compare-runs {first} {second}", options)
+    _publish_and_exit(report, f"xdevice compare-runs {first} {second}", options)
 
 
 main.add_command(launch.launch)
@@ -355,7 +355,7 @@ def _refuse_two_tolerances(float64: bool, calibrate: bool, strictness: Strictnes
         )
 
 
-def _refuse_useless(plan: RunPlan, names: tuple[str, ...], save: Path | None) -> None:
+def _refuse_useless_run(plan: RunPlan, names: tuple[str, ...], save: Path | None) -> None:
     """Raises `UsageError` if a run could not compare anything, or if its options exclude each other. `names` are the
     backends that run, and `save` is the value of `--save`."""
     if plan.reference not in names:
@@ -374,7 +374,7 @@ def _refuse_useless(plan: RunPlan, names: tuple[str, ...], save: Path | None) ->
         )
 
 
-def _refuse_missing(plan: RunPlan) -> None:
+def _refuse_missing_backends(plan: RunPlan) -> None:
     """Raises `UsageError` if a backend that is planned to run in this Python interpreter is not installed here."""
     for name, python in plan.pythons.items():
         # it is unknown here which packages another interpreter lacks: a run there fails, and the report says why
@@ -408,12 +408,12 @@ def _prepare_folder(folder: Path, overwrites: bool) -> None:
         ) from error
 
 
-def _backends(backends: str | None) -> tuple[str, ...]:
+def _backends_to_run(backends: str | None) -> tuple[str, ...]:
     """Returns the backends to run on. These are the backends that the option `--backends` names. Without the option,
     these are all installed backends except NumPy, or NumPy if no other backend is installed. Raises `UsageError` for an
     unknown name."""
     if backends:
-        return _own_names(tuple(backends.split(",")))
+        return _canonical_names(tuple(backends.split(",")))
     return tuple(name for name in selection.backends() if name != "numpy") or ("numpy",)
 
 
@@ -429,7 +429,7 @@ def _interpreters(pythons: tuple[str, ...], names: tuple[str, ...]) -> dict[str,
             raise click.UsageError(
                 f"--python: expected NAME=PATH, as in mxnet=/opt/old/bin/python, got {option!r}"
             )
-        backend = _own_names((name,))[0]
+        backend = _canonical_names((name,))[0]
         if backend not in names:
             raise click.UsageError(
                 f"--python {option}: {backend} is not among the backends {', '.join(names)}; add it to --backends"
@@ -468,7 +468,7 @@ def _report_or_exit(make: Callable[[], ParityReport]) -> ParityReport:
         sys.exit(2)
 
 
-def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
+def _publish_and_exit(report: ParityReport, title: str, options: dict[str, Any]) -> None:
     """Writes the report to the files that the options name. Also prints the report, unless its JSON is written to the
     standard output. Then exits with the status of the report."""
     from xdevice.twins.parity import parity_report
@@ -489,7 +489,7 @@ def _publish(report: ParityReport, title: str, options: dict[str, Any]) -> None:
     sys.exit(report.status)
 
 
-def _own_names(names: tuple[str, ...]) -> tuple[str, ...]:
+def _canonical_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Returns xdevice's own name of each backend, such as "torch" for the alias "pytorch". The names are in the order
     of `names`, without duplicates. Raises `UsageError` for an unknown name."""
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xdevice.twins.parity.script_runs import Ended
 
 
-def bar(*columns: ProgressColumn) -> Progress:
+def progress_display(*columns: ProgressColumn) -> Progress:
     """Returns a progress display with these columns on standard error. It is disabled if standard error is not a
     terminal."""
     # imported here, so that commands without progress do not wait for rich
@@ -32,12 +32,12 @@ def bar(*columns: ProgressColumn) -> Progress:
 
 
 @contextmanager
-def show(backends: Sequence[str]) -> Iterator[Watcher]:
+def show_progress(backends: Sequence[str]) -> Iterator[Watcher]:
     """Yields a `Watcher` that shows the progress of the runs that are named in `backends`. If standard error is not a
     terminal, the `Watcher` only writes a line when a run ends."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with bar(
+    with progress_display(
         SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     ) as progress:
         yield _Shown(progress, backends)
@@ -54,12 +54,12 @@ class _Shown(Watcher):
             for name in backends
         }
 
-    def starts(self, backend: str) -> None:
+    def run_started(self, backend: str) -> None:
         """Starts the clock of the run named `backend`."""
         self._progress.update(self._tasks[backend], description=f"{backend}: starting")
         self._progress.start_task(self._tasks[backend])
 
-    def counts(self, backend: str, records: int) -> None:
+    def values_counted(self, backend: str, records: int) -> None:
         """Shows how many values the run has recorded, if there are any."""
         # the line says "starting" until the first value is recorded, because importing a
         # framework takes seconds
@@ -68,7 +68,7 @@ class _Shown(Watcher):
                 self._tasks[backend], description=f"{backend}: {records} recorded"
             )
 
-    def ends(self, ended: Ended, records: int) -> None:
+    def run_ended(self, ended: Ended, records: int) -> None:
         """Replaces the line of the run with a final line. This contains the first line of the run's error or, without
         an error, the number of recorded values."""
         # only the first line of an error is shown; the report contains the whole error

@@ -6,19 +6,19 @@ import pytest
 from helpers.suite_runs import ProcessesAreLong
 
 from xdevice.testing import Conformance
-from xdevice.testing.suite.base import once
+from xdevice.testing.suite.base import on_one_device
 
 
 class Ours(Conformance):
     """What starts a process that imports the framework once more, and has other tests of ours, is for `-m slow`."""
 
     @pytest.mark.slow
-    @once
+    @on_one_device
     def test_virtual_gpus_are_devices_of_their_own(self):
         super().test_virtual_gpus_are_devices_of_their_own()
 
     @pytest.mark.slow
-    @once
+    @on_one_device
     def test_forking_after_loading_and_counting(self):
         super().test_forking_after_loading_and_counting()
 
@@ -27,7 +27,7 @@ class Heavy(Ours):
     """What is not imported in a second is imported in fresh processes for `-m slow` only."""
 
     @pytest.mark.slow
-    @once
+    @on_one_device
     def test_loading_is_light_locked_and_safe_to_fork(self):
         super().test_loading_is_light_locked_and_safe_to_fork()
 

@@ -873,9 +873,9 @@ def test_measurements_are_shown_in_notebooks():
 
 def test_a_pipe_gets_lines_and_no_clock(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as Jupyter's kernel does
-    with progress.show(["numpy"]) as watcher:
-        watcher.starts("numpy")
-        watcher.ends(Ended("numpy", 1.0, "", sys.executable), 3)
+    with progress.show_progress(["numpy"]) as watcher:
+        watcher.run_started("numpy")
+        watcher.run_ended(Ended("numpy", 1.0, "", sys.executable), 3)
     assert capsys.readouterr().err == "numpy: 3 recorded in 1.0 s\n"
 
 

@@ -21,9 +21,9 @@ from .choice import (
     NOWHERE,
     BackendName,
     backend_of,
-    facts_of,
-    named_by,
+    backends_in_marker,
     needs_gpu,
+    summary_facts,
     tolerances,
     used_devices,
 )
@@ -174,7 +174,7 @@ def _asks_for_xd(metafunc: pytest.Metafunc) -> bool:
 
 def _may_run(name: str, marks: Sequence[pytest.Mark]) -> bool:
     """Whether every `xd_only` among these markers names the backend `name`; True if there is no such marker."""
-    return all(name in named_by(mark) for mark in marks if mark.name == "xd_only")
+    return all(name in backends_in_marker(mark) for mark in marks if mark.name == "xd_only")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -190,11 +190,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         if fault:
             raise pytest.UsageError(f"{item.nodeid}: {fault}")
         # a test on `NOWHERE` is skipped already
-        if mark.name == "xd_only" and name != NOWHERE and name not in named_by(mark):
-            item.add_marker(pytest.mark.skip(reason=f"only on {', '.join(named_by(mark))}"))
-        elif mark.name == "xd_skip" and name in named_by(mark):
+        if mark.name == "xd_only" and name != NOWHERE and name not in backends_in_marker(mark):
+            item.add_marker(
+                pytest.mark.skip(reason=f"only on {', '.join(backends_in_marker(mark))}")
+            )
+        elif mark.name == "xd_skip" and name in backends_in_marker(mark):
             item.add_marker(pytest.mark.skip(**mark.kwargs))
-        elif mark.name == "xd_xfail" and name in named_by(mark):
+        elif mark.name == "xd_xfail" and name in backends_in_marker(mark):
             item.add_marker(pytest.mark.xfail(**mark.kwargs))
 
 
@@ -242,17 +244,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     name = backend_of(item)
     if name is None:
         return
-    backend = _load(name)
+    backend = _load_or_fail(name)
     # selected for the whole process, because a block of `use_backend` would not reach the
     # test's threads, nor an event loop that was created earlier
     selection.set_backend(backend)
     _run_kernel_hook(item, "enter")
     _seed(_SEED_OF_FIXTURES)
-    _need_gpus(item, backend)
-    _need_dtypes(item, backend)
+    _skip_without_gpus(item, backend)
+    _skip_without_dtypes(item, backend)
 
 
-def _need_gpus(item: pytest.Item, backend: Backend) -> None:
+def _skip_without_gpus(item: pytest.Item, backend: Backend) -> None:
     """Skips a test whose marker `xd_needs_gpu` requires more GPUs than the backend has. Without an argument, the marker
     requires one GPU."""
     # returns before GPUs are counted, because counting may start the framework: TensorFlow
@@ -270,7 +272,7 @@ def _need_gpus(item: pytest.Item, backend: Backend) -> None:
         raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
-def _need_dtypes(item: pytest.Item, backend: Backend) -> None:
+def _skip_without_dtypes(item: pytest.Item, backend: Backend) -> None:
     """Skips a test whose marker `xd_needs_dtype` names a dtype that `xd_device` cannot hold."""
     needed = [name for mark in item.iter_markers("xd_needs_dtype") for name in mark.args]
     if not needed:
@@ -351,7 +353,7 @@ def pytest_runtest_makereport(
                 module["__tracebackhide__"] = _is_xdevice_error
     report = yield
     if name is not None:
-        report.xdevice = facts_of(item, name)  # type: ignore[attr-defined]
+        report.xdevice = summary_facts(item, name)  # type: ignore[attr-defined]
     # only in the report of the call, because a test also has reports of its setup and teardown
     if report.when == "call" and item.config.stash[settings_key].recordings is not None:
         from .recordings import value_count
@@ -366,7 +368,7 @@ def _is_xdevice_error(error: pytest.ExceptionInfo[BaseException]) -> bool:
     return isinstance(error.value, XDeviceError)
 
 
-def _load(name: str) -> Backend:
+def _load_or_fail(name: str) -> Backend:
     """Returns the backend with this name, or fails the test if it cannot be loaded."""
     try:
         return registry.load(name)
@@ -392,7 +394,7 @@ def xd(request: pytest.FixtureRequest) -> Backend:
             "getfixturevalue() and unittest.TestCase cannot provide it",
             pytrace=False,
         )
-    return _load(request.param)
+    return _load_or_fail(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -45,12 +45,12 @@ def tolerances(item: pytest.Item) -> dict[str, Any]:
     options: dict[str, Any] = {}
     # pytest yields the closest marker first; in reverse order, this marker is applied last
     for mark in reversed(list(item.iter_markers("xd_tol"))):
-        if not mark.args or name in named_by(mark):
+        if not mark.args or name in backends_in_marker(mark):
             options.update(mark.kwargs)
     return options
 
 
-def named_by(mark: pytest.Mark) -> tuple[str, ...]:
+def backends_in_marker(mark: pytest.Mark) -> tuple[str, ...]:
     """Returns the names of the backends in a marker's arguments, in xdevice's own spelling. Raises
     `BackendNotFoundError` for an unknown name."""
     return tuple(registry.canonical(name) for name in mark.args)
@@ -61,7 +61,7 @@ def needs_gpu(item: pytest.Item) -> bool:
     return item.get_closest_marker("xd_needs_gpu") is not None
 
 
-def facts_of(item: pytest.Item, name: str) -> dict[str, Any]:
+def summary_facts(item: pytest.Item, name: str) -> dict[str, Any]:
     """Returns the facts that the summary needs about a test on the backend `name`: this name, the backend's version
     (None if it is not loaded), and whether the test used a GPU. These facts are added to the reports of the test, which
     xdist sends to another process."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from xdevice.base.dtypes import DTYPES, SHORT_FLOATS
 from xdevice.errors import BackendNotFoundError
 
-from .choice import named_by
+from .choice import backends_in_marker
 
 if TYPE_CHECKING:
     import pytest
@@ -57,7 +57,7 @@ def fault_of(mark: pytest.Mark) -> str | None:
             else f'xd_needs_dtype expects names of dtypes such as "float64", got {unknown or "nothing"!r:.100}'
         )
     try:
-        named_by(mark)
+        backends_in_marker(mark)
     except BackendNotFoundError as error:
         return f"{mark.name}: {error}"
     if not mark.args and mark.name != "xd_tol":

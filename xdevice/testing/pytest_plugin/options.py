@@ -28,7 +28,7 @@ class Settings:
         self._names: tuple[str, ...] | None = None
         self.is_auto = self._text.strip() == "auto"
         if not self.is_auto:
-            self._names = _named(self._text)
+            self._names = _backend_names(self._text)
         if self.device is not None:
             _check_device(self.device, self)
 
@@ -41,7 +41,7 @@ class Settings:
         return self._names
 
 
-def _named(text: str) -> tuple[str, ...]:
+def _backend_names(text: str) -> tuple[str, ...]:
     """Returns the names of the backends in the value of --xd-backends. Raises `pytest.UsageError` if there is no name,
     or if a backend is unknown or not installed."""
     if not text.strip():

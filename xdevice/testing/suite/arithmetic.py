@@ -35,7 +35,7 @@ class ArithmeticChecks(Suite):
             if not hasattr(kernels, name)
         ]
         assert not missing, f"namespace() lacks {', '.join(missing)}"
-        self.needs_kernels()
+        self.skip_without_kernels()
         x = self.make([[1, 2], [3, 4]])
         # run in a new thread, so that the framework's settings for this thread end with the
         # thread
@@ -51,22 +51,22 @@ class ArithmeticChecks(Suite):
         y = xp.add(x, 1.5)
         assert xdevice.to_numpy(y).dtype == "float32"
         assert xdevice.item(xp.sum(y)) == 16.0
-        self.assert_is(xp.matmul(y, y), [[22.0, 28.0], [36.0, 46.0]])
+        self.assert_result(xp.matmul(y, y), [[22.0, 28.0], [36.0, 46.0]])
         changed = xdevice.math.at(y)[[1, 0], [0, 1]].set(9.0)
-        self.assert_is(changed, [[2.5, 9.0], [9.0, 5.5]])
+        self.assert_result(changed, [[2.5, 9.0], [9.0, 5.5]])
         assert xdevice.to_numpy(y).tolist() == [[2.5, 3.5], [4.5, 5.5]], (
             "the tensor itself was changed"
         )
         # `einsum` is optional
         if hasattr(self.adapter.namespace(), "einsum"):
-            self.assert_is(
+            self.assert_result(
                 xdevice.math.einsum("ij,jk->ki", y, changed), [[37.75, 60.75], [41.75, 70.75]]
             )
         ints = xp.astype(x, xp.int32)
-        self.assert_is(xp.add(ints, ints), [[2, 4], [6, 8]])
-        self.assert_is(xp.matmul(ints, ints), [[7, 10], [15, 22]])
+        self.assert_result(xp.add(ints, ints), [[2, 4], [6, 8]])
+        self.assert_result(xp.matmul(ints, ints), [[7, 10], [15, 22]])
 
-    def assert_is(self, x: Any, numbers: list[list[float]]) -> None:
+    def assert_result(self, x: Any, numbers: list[list[float]]) -> None:
         """Checks that a result is on the home device, and has exactly these values."""
         assert self.adapter.device_of(x) is self.home_device, (
             "the result is not on the device of its operands"
@@ -77,7 +77,7 @@ class ArithmeticChecks(Suite):
 
     @needs("Gradients")
     def test_gradients_are_right_or_refused(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         # the loss does not depend on `unused`, and the gradient of `x` is requested twice
         x, y, unused, constant = (self.make(value) for value in (2.0, 3.0, [[1.0, 2.0]], 5.0))
         if self.requires_grad(constant) is not None:
@@ -101,7 +101,7 @@ class ArithmeticChecks(Suite):
             return add(add(twice, constant), add(inputs[1], inputs[2])), [inputs[1], "text"]
 
         # compared at the end, because the tensors' marks and gradients must not change
-        before = [self.flags(x) for x in (*leaves, constant)]
+        before = [self.gradient_state(x) for x in (*leaves, constant)]
         try:
             with mode():
                 # False: the results are not differentiated again
@@ -135,7 +135,7 @@ class ArithmeticChecks(Suite):
         assert no_grads == [None] * 4, (
             "expected None for each leaf on which the loss does not depend"
         )
-        assert [self.flags(x) for x in (*leaves, constant)] == before, (
+        assert [self.gradient_state(x) for x in (*leaves, constant)] == before, (
             "value_and_grad has changed a tensor's gradient, or whether the tensor requires one"
         )
 
@@ -143,7 +143,7 @@ class ArithmeticChecks(Suite):
         """Checks that `x` is a 0-d float32 tensor that equals `number`. The error refers to the tensor as `name`."""
         self.assert_holds(x, np.full((), number, "float32"), name)
 
-    def flags(self, x: Any) -> Any:
+    def gradient_state(self, x: Any) -> Any:
         """Returns two values that the caller compares later. The first says whether a tensor is marked as requiring a
         gradient. The second contains the values of its gradient; None if it has no gradient."""
         grad = getattr(x, "grad", None)
@@ -153,7 +153,7 @@ class ArithmeticChecks(Suite):
 
     @needs("Gradients")
     def test_gradients_nest_or_are_refused(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         x = self.make(2.0)
         self.in_thread(self.check_nested_gradients, x)
 
@@ -181,7 +181,7 @@ class ArithmeticChecks(Suite):
 
     @needs("Gradients")
     def test_what_is_stopped_has_the_value_and_no_gradient(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         x = self.make(2.0)
         self.in_thread(self.check_stop_gradient, x)
 
@@ -207,12 +207,12 @@ class ArithmeticChecks(Suite):
         self.assert_number(stopped_x, 2.0, "stopped")
 
     def test_an_update_is_in_memory_of_its_own(self) -> None:
-        self.needs_kernels()
-        leaves = self.marked([1.0, 2.0], [3.0])
-        grads = self.marked([10.0, 2.0], [3.0])
+        self.skip_without_kernels()
+        leaves = self.marked_tensors([1.0, 2.0], [3.0])
+        grads = self.marked_tensors([10.0, 2.0], [3.0])
         self.in_thread(self.check_update, list(zip(leaves, grads, strict=True)))
 
-    def marked(self, *arrays: list[float]) -> list[Any]:
+    def marked_tensors(self, *arrays: list[float]) -> list[Any]:
         """Returns tensors with these values, marked as requiring gradients."""
         return [self.samples.marked(self.make(array)) for array in arrays]
 
@@ -246,4 +246,4 @@ class ArithmeticChecks(Suite):
         # these are the operands of the last step, whose rule may write
         for x, y in zip((x for row in rows for x in row), operands, strict=True):
             if self.adapter.can_write(x):
-                self.assert_apart(x, y, "the arguments of the rule")
+                self.assert_different_memory(x, y, "the arguments of the rule")

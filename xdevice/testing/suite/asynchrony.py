@@ -12,7 +12,7 @@ import pytest
 import xdevice
 from xdevice.errors import DeviceMismatchError, NotATensorError, XDeviceError
 
-from .base import Planned, Suite, refusal_of, skip_if_none, skipping_what_is_refused
+from .base import PlannedFailure, Suite, refusal_of, skip_if_none, skipping_what_is_refused
 from .capabilities import needs
 from .values import small_numbers
 
@@ -40,7 +40,7 @@ class WaitingChecks(Suite):
             xdevice.sync(object())
 
     def test_sync_waits_for_work_under_way(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         ways: list[Callable[[Any], object]] = [
             lambda result: xdevice.sync(),
             lambda result: xdevice.sync(self.home_device),
@@ -59,7 +59,7 @@ class WaitingChecks(Suite):
             assert work.is_done(), f"way number {number} of this check does not wait"
 
     def test_sync_waits_on_every_device(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         works = [self.long_work(place) for place in self.devices_with_values()]
         xdevice.sync()
         assert all(work.is_done() for work in works)
@@ -83,15 +83,15 @@ class WaitingChecks(Suite):
 
     # blocking mode
 
-    def needs_blocking(self) -> None:
+    def skip_without_blocking(self) -> None:
         """Skips the check if the adapter does not support blocking mode."""
         with skipping_what_is_refused(), self.adapter.blocking():
             pass
 
     @needs("Blocking")
     def test_blocking_leaves_nothing_under_way(self) -> None:
-        self.needs_kernels()
-        self.needs_blocking()
+        self.skip_without_kernels()
+        self.skip_without_blocking()
         # the blocks are nested, because a program in blocking mode may call a library that also
         # enters blocking mode
         with xdevice.accelerator.blocking(), xdevice.accelerator.blocking():
@@ -110,15 +110,15 @@ class WaitingChecks(Suite):
             assert self.long_work(self.home_device).is_done(), (
                 "an inner block has ended the outer one"
             )
-        with pytest.raises(Planned), xdevice.accelerator.blocking():
-            raise Planned
+        with pytest.raises(PlannedFailure), xdevice.accelerator.blocking():
+            raise PlannedFailure
         work = self.long_work(self.home_device)
         assert not work.is_done(), "blocking mode is still enabled after its block"
         xdevice.sync()
 
     @needs("Blocking")
     def test_blocking_raises_errors_at_their_line(self) -> None:
-        self.needs_blocking()
+        self.skip_without_blocking()
         if not self.samples.can_block:
             pytest.skip("the samples do not have: work that blocking mode waits for")
         with xdevice.accelerator.blocking(), pytest.raises(Exception, match=r".+"):
@@ -129,17 +129,17 @@ class WaitingChecks(Suite):
 class StreamChecks(Suite):
     """Checks of streams, events, graphs and compiled functions."""
 
-    def needs_streams(self) -> None:
+    def skip_without_streams(self) -> None:
         """Skips the check if the framework cannot compute on the GPU, or if the adapter does not
         support streams or events on the home device."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         with skipping_what_is_refused():
             self.adapter.new_stream(self.home_device)
             self.adapter.new_event(self.home_device)
 
     @needs("Streams")
     def test_a_stream_holds_the_work_of_its_block(self) -> None:
-        self.needs_streams()
+        self.skip_without_streams()
         here = self.home_device
         default = self.adapter.current_stream(here)
         side = self.adapter.new_stream(here)
@@ -155,13 +155,13 @@ class StreamChecks(Suite):
             elsewhere = self.in_thread(self.adapter.current_stream, here)
             assert (elsewhere == side) is (self.adapter.stream_reach == "process")
         assert self.adapter.current_stream(here) == default
-        with pytest.raises(Planned), self.adapter.stream_scope(side):
-            raise Planned
+        with pytest.raises(PlannedFailure), self.adapter.stream_scope(side):
+            raise PlannedFailure
         assert self.adapter.current_stream(here) == default
 
     @needs("Streams")
     def test_streams_wait_for_each_other(self) -> None:
-        self.needs_streams()
+        self.skip_without_streams()
         # a stream can wait for all work of another stream, or for the work before an event
         for way in ("stream", "event"):
             side = xdevice.accelerator.Stream(self.home_device)
@@ -196,7 +196,7 @@ class StreamChecks(Suite):
 
     @needs("Streams")
     def test_an_event_happens_when_the_work_before_it_is_done(self) -> None:
-        self.needs_streams()
+        self.skip_without_streams()
         start, middle, end = (xdevice.accelerator.Event(self.home_device) for _ in range(3))
         before = time.perf_counter()
         start.record()
@@ -219,7 +219,7 @@ class StreamChecks(Suite):
 
     @needs("Streams")
     def test_kept_memory_is_not_given_away(self) -> None:
-        self.needs_streams()
+        self.skip_without_streams()
         x, expected = self.pending()
         side = xdevice.accelerator.Stream(self.home_device)
         side.wait(xdevice.accelerator.Stream.current(self.home_device))
@@ -236,16 +236,16 @@ class StreamChecks(Suite):
 
     # graphs of recorded work
 
-    def needs_graphs(self) -> None:
+    def skip_without_graphs(self) -> None:
         """Skips the check if the adapter does not support streams, events or graphs on the home
         device."""
-        self.needs_streams()
+        self.skip_without_streams()
         with skipping_what_is_refused():
             self.adapter.new_graph(self.home_device)
 
     @needs("Streams", "Graphs")
     def test_a_graph_does_the_work_again(self) -> None:
-        self.needs_graphs()
+        self.skip_without_graphs()
         x = xdevice.copy_to(self.make(small_numbers("float32")), self.home)
         calls = []
 
@@ -274,14 +274,14 @@ class StreamChecks(Suite):
 
     @needs("Streams", "Graphs")
     def test_a_graph_holds_the_work_of_one_device(self) -> None:
-        self.needs_graphs()
+        self.skip_without_graphs()
         there = self.second_device_with_values()
         far = xdevice.to_device(self.make(), there)
         with pytest.raises(DeviceMismatchError):
             xdevice.accelerator.make_graphed_callable(
                 lambda: self.samples.add(far, far), self.home_device
             )
-        with pytest.raises(Planned):
+        with pytest.raises(PlannedFailure):
             xdevice.accelerator.make_graphed_callable(self.fail, self.home_device)
         x, expected = self.pending()
         # a failed recording must end, because otherwise later work would be recorded instead of
@@ -290,7 +290,7 @@ class StreamChecks(Suite):
 
     def fail(self) -> None:
         """A task for a graph, which raises an error."""
-        raise Planned
+        raise PlannedFailure
 
     # compiled functions
 

@@ -16,7 +16,7 @@ from xdevice.base.dtypes import host_dtype
 from xdevice.core import scopes  # noqa: F401  # this import makes `with device:` work if a check runs alone
 
 from . import values
-from .capabilities import described, lacking
+from .capabilities import describe_capability, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ HOMES = ("cpu:0", "gpu:0")
 """The home devices on which the suite runs if a subclass does not set `home`."""
 
 
-class Planned(Exception):  # noqa: N818  # an exception of the tests, and not an error of the package
+class PlannedFailure(Exception):  # noqa: N818  # an exception of the tests, and not an error of the package
     """The exception that a check raises on purpose."""
 
 
@@ -67,7 +67,7 @@ def _skip(reason: str, **_: Any) -> None:
     pytest.skip(reason)
 
 
-def once(test: Callable[..., None]) -> Callable[..., None]:
+def on_one_device(test: Callable[..., None]) -> Callable[..., None]:
     """Marks a check that does not depend on the home device, and therefore runs on one device
     only."""
     test.runs_once = True  # type: ignore[attr-defined]
@@ -111,7 +111,8 @@ class Suite:
         self.home = place
         absent = lacking(self.adapter, request.function)
         request.node.user_properties += [
-            ("xdevice lacks", f"{self.backend} lacks {described(name)}") for name in absent
+            ("xdevice lacks", f"{self.backend} lacks {describe_capability(name)}")
+            for name in absent
         ]
         if absent or not self.has_home():
             # `_skip` skips the check, because pytest's summary groups skips that come from the
@@ -206,7 +207,7 @@ class Suite:
         """Whether tensors on a device have values. On PyTorch's "meta" device, they have none."""
         return device.kind != "meta"
 
-    def needs_kernels(self) -> None:
+    def skip_without_kernels(self) -> None:
         """Skips the check if the framework cannot compute on the GPU."""
         if not self.computes:
             pytest.skip(f"{self.backend} has no kernels for this GPU")
@@ -254,7 +255,7 @@ class Suite:
         with self.home_device:
             return tensors | self._views(tensors["float32"])
 
-    def odd(self) -> Iterator[tuple[str, Any, Array]]:
+    def odd_tensors_and_arrays(self) -> Iterator[tuple[str, Any, Array]]:
         """Yields, for each of the `odd_tensors`, the name, the tensor, and the array from which the tensor was
         created."""
         arrays = self.odd_arrays()
@@ -290,7 +291,7 @@ class Suite:
     def pending(self) -> tuple[Any, Array]:
         """Returns a tensor whose computation may still be in progress, and the array that the tensor will equal. Skips
         the check if the framework cannot compute on the GPU."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         array = values.small_numbers("float32")
         x = self.make(array)
         return self.add(x, x), array + array
@@ -390,7 +391,7 @@ class Suite:
         """Checks the gradient of the sum of `function(x)` with respect to `x`, a tensor on the home device. The
         gradient must be on the home device, and must be -2.5 everywhere. Therefore, `function` must return `x` times
         -2.5, moved or copied in some way. Skips the check if the framework has no gradients."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         x = self.make()
         # inside a block, because TensorFlow would compute on a GPU if there is one
         with self.home_device:
@@ -401,7 +402,7 @@ class Suite:
         assert gradient is not None, "the gradient does not reach x"
         self.assert_on(xdevice.device_of(x), gradient, np.full((2, 3), -2.5, "float32"))
 
-    def assert_apart(self, x: Any, y: Any, name: str = "") -> None:
+    def assert_different_memory(self, x: Any, y: Any, name: str = "") -> None:
         """Checks that the memory of two tensors does not begin at the same address. Tensors without elements pass.
         Skips the check if the samples do not return addresses."""
         if 0 not in tuple(x.shape):
@@ -412,7 +413,7 @@ class Suite:
 
 def homes_of(cls: type[Suite], test: Any) -> tuple[str, ...]:
     """Returns the home devices on which the check `test` of the class `cls` runs: the `home` of the class, or all of
-    `HOMES` if the class does not set `home`. A check that is marked by `once` runs only on the first of these
+    `HOMES` if the class does not set `home`. A check that is marked by `on_one_device` runs only on the first of these
     devices."""
     homes = (cls.home,) if cls.home else HOMES
     return homes[:1] if hasattr(test, "runs_once") else homes
@@ -437,7 +438,7 @@ def skip_if_none(value: Any, what: str) -> Any:
     return value
 
 
-def side_by_side(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
+def call_in_threads(function: Callable[[Any], Any], arguments: list[Any]) -> list[Any]:
     """Calls a function once for each argument. All calls run at the same time, each in its own thread. Returns the
     results in the order of the arguments."""
     from concurrent.futures import ThreadPoolExecutor

@@ -59,7 +59,7 @@ def lacking(adapter: Backend, check: Any) -> list[str]:
     ]
 
 
-def described(name: str) -> str:
+def describe_capability(name: str) -> str:
     """Returns the description of a capability or hook for the end of a run. For a capability, this is its name and the
     hooks that an adapter must implement for it, such as "Prefetch: stage()". For a hook, the description is only the
     hook, such as "memory()"."""

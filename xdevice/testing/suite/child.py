@@ -37,7 +37,7 @@ def load(name: str) -> None:
     threads = [
         threading.Thread(target=lambda: loaded.append(xdevice.backend(name))) for _ in range(8)
     ]
-    lock = loader.import_lock = _Watched(loader.import_lock)  # type: ignore[assignment]
+    lock = loader.import_lock = _WatchedLock(loader.import_lock)  # type: ignore[assignment]
     with lock.inner:
         for thread in threads:
             thread.start()
@@ -53,16 +53,16 @@ def load(name: str) -> None:
     report["other backends"] = sorted(
         {backend.name for backend in registry.list_loaded()} - {name, "numpy"}
     )
-    report["started by counting"] = _list_started(name)
+    report["started by counting"] = _gpus_started_by_counting(name)
     # a framework may have state that belongs to the thread that imported it, and this thread
     # has ended
-    report["works in the main thread"] = _work(name)
-    report["works in a new thread"] = _in_thread(lambda: _work(name))
+    report["works in the main thread"] = _one_plus_one(name)
+    report["works in a new thread"] = _in_thread(lambda: _one_plus_one(name))
     report["floats"] = _floats(name)
     print(json.dumps(report))
 
 
-class _Watched:
+class _WatchedLock:
     """A lock that records in `is_wanted` whether a thread has tried to acquire it."""
 
     def __init__(self, inner: Any) -> None:
@@ -78,26 +78,26 @@ class _Watched:
 
 
 def fork(name: str) -> None:
-    """Reports the result of `_work` in a forked child, or how the child failed. Forks once after the parent has loaded
-    a backend, and once after the parent has used the backend."""
+    """Reports the result of `_one_plus_one` in a forked child, or how the child failed. Forks once after the parent has
+    loaded a backend, and once after the parent has used the backend."""
     report = {}
     with xdevice.use_backend(name):
         xdevice.num_gpus()
         xdevice.try_gpu()
         # naming a device must not start it
         xdevice.device("gpu:1")
-    report["child after loading"] = _in_fork(lambda: str(_work(name)))
-    _work(name)
-    report["child after use"] = _in_fork(lambda: str(_work(name)))
+    report["child after loading"] = _in_fork(lambda: str(_one_plus_one(name)))
+    _one_plus_one(name)
+    report["child after use"] = _in_fork(lambda: str(_one_plus_one(name)))
     print(json.dumps(report))
 
 
-def end(name: str, place: str) -> None:
+def end_during_prefetch(name: str, place: str) -> None:
     """Reports the first batch of a `prefetch` to the device `place`, and ends the process while the thread of
     `prefetch` is working. This thread must not prevent the process from ending."""
     global _unfinished
     with xdevice.use_backend(name):
-        batches = iter(xdevice.prefetch(_batches(), place))
+        batches = iter(xdevice.prefetch(_endless_batches(), place))
         first = xdevice.to_numpy(next(batches)).tolist()
     # kept alive to the end of the process
     _unfinished = batches
@@ -107,7 +107,7 @@ def end(name: str, place: str) -> None:
 _unfinished: Any = None
 
 
-def _batches() -> Iterator[Any]:
+def _endless_batches() -> Iterator[Any]:
     """Yields an endless sequence of batches."""
     import numpy
 
@@ -115,7 +115,7 @@ def _batches() -> Iterator[Any]:
         yield numpy.array([1.5, -2.5], "float32")
 
 
-def virtual(name: str) -> None:
+def use_virtual_gpus(name: str) -> None:
     """Reports the names of two virtual GPUs, and the values of a tensor that was copied to each of these GPUs. If the
     framework cannot have virtual GPUs, reports the message of the `UnsupportedError`."""
     # the variable may request another number of virtual GPUs than the two below
@@ -140,7 +140,7 @@ def virtual(name: str) -> None:
     print(json.dumps(report))
 
 
-def _list_started(name: str) -> list[str]:
+def _gpus_started_by_counting(name: str) -> list[str]:
     """Counts the GPUs and creates an event, which should not start a GPU. Returns the names of the GPUs that the
     framework has started nevertheless. Returns [] if the GPUs are virtual, or if the adapter cannot tell which GPUs are
     started."""
@@ -163,7 +163,7 @@ def _list_started(name: str) -> list[str]:
     ]
 
 
-def _work(name: str) -> float:
+def _one_plus_one(name: str) -> float:
     """Returns 1 + 1, computed by creating, copying and reading tensors that are large enough
     for the framework to use its threads."""
     with xdevice.use_backend(name) as backend:

@@ -15,9 +15,15 @@ from xdevice.contract import dlpack
 from xdevice.core.generators import keep_generator
 from xdevice.errors import UnsupportedError
 
-from .base import Suite, assert_same, cast, once, skip_if_none
+from .base import Suite, assert_same, cast, on_one_device, skip_if_none
 from .capabilities import needs
-from .values import FLOATS, aligned_and_not, extreme_values, small_numbers, unusual_arrays
+from .values import (
+    FLOATS,
+    aligned_and_misaligned,
+    extreme_values,
+    small_numbers,
+    unusual_arrays,
+)
 
 
 def _name_of(dtype: object) -> str:
@@ -74,11 +80,11 @@ class CreationChecks(Suite):
                 )
             else:
                 # a refused dtype must not work
-                assert not self.keeps(name), (
+                assert not self.keeps_dtype(name), (
                     f"dtype_refusal refuses {name}, but tensors can have this dtype"
                 )
 
-    def keeps(self, name: str) -> bool:
+    def keeps_dtype(self, name: str) -> bool:
         """Whether a tensor on the home device can be created from an array of the dtype `name`, and still has this
         dtype when it is read. False if a `DTypeError` is raised, or if a warning of the framework is raised as an
         error."""
@@ -136,7 +142,7 @@ class CreationChecks(Suite):
     def test_tensor_never_aliases_its_source(self) -> None:
         # an asynchronous framework may read the source after the call has returned
         for waits in (False, True):
-            for source in aligned_and_not():
+            for source in aligned_and_misaligned():
                 expected = source.copy()
                 tensors = [self.make(source), self.adapter.from_numpy(source, self.home_device)]
                 if waits:
@@ -163,7 +169,7 @@ class CreationChecks(Suite):
 
     def test_to_numpy_reads_every_tensor(self) -> None:
         for place in self.devices_with_values():
-            for name, x, array in self.odd():
+            for name, x, array in self.odd_tensors_and_arrays():
                 # compiled code that accepts NumPy arrays often assumes that they are
                 # C-contiguous
                 assert xdevice.to_numpy(xdevice.to_device(x, place)).flags.c_contiguous, name
@@ -223,11 +229,11 @@ class CreationChecks(Suite):
     def test_creators_place_where_they_are_told(self) -> None:
         for place in self.all_devices():
             # an explicit device must be used, whatever the framework's default is
-            for x in self.create(str(place)):
+            for x in self.tensors_created_on(str(place)):
                 assert xdevice.device_of(x) is place
                 assert tuple(x.shape) == (2, 3)
 
-    def create(self, place: str) -> list[Any]:
+    def tensors_created_on(self, place: str) -> list[Any]:
         """Returns tensors of shape (2, 3) on the device `place`: a result of `xdevice.tensor` and, if the framework can
         compute on the GPU, results of `ones`, `zeros` and `random.uniform`."""
         creators = (
@@ -237,7 +243,7 @@ class CreationChecks(Suite):
         return [x, *(create(2, 3, device=place) for create in creators)]
 
     def test_creators_give_what_they_say(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         for name in self.dtypes():
             # `()` is among the shapes because in MXNet without NumPy's semantics, it means an
             # unknown shape
@@ -249,7 +255,7 @@ class CreationChecks(Suite):
                     )
 
     def test_full_gives_any_value_in_new_memory(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         for name in self.dtypes():
             numbers = (
                 [True]
@@ -268,7 +274,7 @@ class CreationChecks(Suite):
                         self.home_device, tensor, np.full((2, 3), value, host_dtype(name)), name
                     )
                 if self.address(x) is not None:
-                    self.assert_apart(x, y, name)
+                    self.assert_different_memory(x, y, name)
 
     def test_as_many_axes_and_elements_fit_as_it_says(self) -> None:
         axes, longest = self.adapter.most_axes, self.adapter.longest_axis
@@ -302,7 +308,7 @@ class CreationChecks(Suite):
     def test_what_is_given_away_is_nobody_elses(self) -> None:
         """If `gives_away` says that an array returned by `to_numpy` belongs to the caller, neither the tensor nor
         another array may use the memory of this array."""
-        for name, x, array in self.odd():
+        for name, x, array in self.odd_tensors_and_arrays():
             first = self.adapter.to_numpy(x)
             if not self.adapter.gives_away(x):
                 continue
@@ -344,7 +350,7 @@ class CreationChecks(Suite):
         with suppress(BufferError):
             assert xdevice.convert(x, "numpy", copy=False).ctypes.data == address
 
-    @once
+    @on_one_device
     def test_what_numpy_lends_can_be_worked_in(self) -> None:
         """A tensor that shares the memory of a NumPy array must have the array's values, and the framework must be able
         to compute with it."""
@@ -432,7 +438,7 @@ class CreationChecks(Suite):
             pass
 
     def test_detached_is_the_same_memory_without_a_gradient(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         x = self.make()
         # a tensor without a gradient need not be detached
         assert self.adapter.detached(x) is x or self.requires_grad(x) is None
@@ -446,14 +452,14 @@ class CreationChecks(Suite):
         self.assert_equal(detached, marked)
 
     def test_a_compact_copy_is_new_and_in_order(self) -> None:
-        self.needs_kernels()
-        for name, x, array in self.odd():
+        self.skip_without_kernels()
+        for name, x, array in self.odd_tensors_and_arrays():
             # xdevice does not call `compact` for such tensors
             if name == "empty" or self.adapter.detached(x) is not x:
                 continue
             compact = self.adapter.compact(x)
             self.assert_on(self.home_device, compact, array, name)
-            self.assert_apart(compact, x, name)
+            self.assert_different_memory(compact, x, name)
             # on cpu:0, xdevice uses only the NumPy adapter's `compact`; on other devices, the memory must begin at a
             # multiple of 64 bytes, so that any framework can adopt it
             must_be_aligned = self.home_device is not devices.CPU and self.adapter.shares(
@@ -463,7 +469,7 @@ class CreationChecks(Suite):
             assert lent is None or (lent.is_compact() and lent.address % 64 == 0), name
 
     @needs("Conversion")
-    @once
+    @on_one_device
     def test_memory_is_adopted_in_place(self) -> None:
         """An array must be converted without a copy if its memory complies with the rules that `takes` returns."""
         rules = skip_if_none(
@@ -490,7 +496,7 @@ class RandomNumberChecks(Suite):
     def test_the_frameworks_numbers_repeat_from_a_seed(self) -> None:
         if self.samples.draw() is NotImplemented:
             pytest.skip("the samples do not have: generators of the framework")
-        self.needs_kernels()
+        self.skip_without_kernels()
         first, again, other = (self.numbers_from(seed) for seed in (3, 3, 4))
         assert first == again, "the same seed produced two sequences"
         assert first != other, "two seeds produced the same sequence"

@@ -20,7 +20,7 @@ from xdevice.errors import (
     UnsupportedError,
 )
 
-from .base import Suite, assert_same, once, skip_if_none
+from .base import Suite, assert_same, on_one_device, skip_if_none
 from .values import extreme_values
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class DeviceChecks(Suite):
     """Checks of the contract, of devices, and of blocks that set a device."""
 
-    @once
+    @on_one_device
     def test_keeps_the_contract(self) -> None:
         adapter = self.adapter
         assert check(type(adapter), self.backend, "the suite") is type(adapter)
@@ -95,7 +95,7 @@ class DeviceChecks(Suite):
                 f"from_native mistook {thing!r:.60} for a device"
             )
 
-    @once
+    @on_one_device
     def test_the_devices_are_those_of_the_framework(self) -> None:
         natives = skip_if_none(
             self.samples.native_devices(), "the framework's own list of devices"
@@ -110,7 +110,7 @@ class DeviceChecks(Suite):
         # only other frameworks have
         assert self.adapter.count("no such kind") == 0
 
-    @once
+    @on_one_device
     def test_every_device_works(self) -> None:
         array = extreme_values("float32")
         for device in self.adapter.devices():
@@ -130,7 +130,7 @@ class DeviceChecks(Suite):
             if device.kind == "gpu" and self.adapter.virtual:
                 assert (name, memory) == VIRTUAL_GPU
 
-    @once
+    @on_one_device
     def test_why_there_is_no_gpu_is_said_in_a_few_words(self) -> None:
         why = self.adapter.why_no_gpu()
         assert isinstance(why, str)
@@ -291,7 +291,7 @@ class DeviceChecks(Suite):
     def native_ones(self) -> Any:
         """Returns a tensor that the framework's own function creates without naming a device. Skips the check if the
         framework cannot compute on the GPU."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         return self.samples.native_ones(2)
 
     def assert_creates_on(
@@ -308,7 +308,7 @@ class DeviceChecks(Suite):
     def test_results_are_where_the_adapter_says(self) -> None:
         """`computes_on` must say whether a result is on the device of the operands, or on the device of the block
         (`with device:`)."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         here, there = self.home_device, self.second_device_with_values()
         x = xdevice.ones(2, device=here)
         with there:
@@ -347,7 +347,7 @@ class DeviceChecks(Suite):
             return self.default_place()
 
     def test_scopes_of_threads_leave_each_other_alone(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         before = xdevice.device_of(self.native_ones())
         for device in self.devices_with_values():
             self.in_thread(self.placed_in, device)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class ModelChecks(Suite):
     """Checks of the models of a framework."""
 
-    def build(self) -> Iterator[tuple[str, Any]]:
+    def models_at_home(self) -> Iterator[tuple[str, Any]]:
         """Yields the names and models of the samples. Each model is on the home device. Skips the check if the samples
         have no models."""
         models = self.samples.models()
@@ -43,7 +43,7 @@ class ModelChecks(Suite):
 
     def test_a_model_that_is_there_is_left_alone(self) -> None:
         # a move to the device that the model is on must not even reallocate its memory
-        for name, model in self.build():
+        for name, model in self.models_at_home():
             before = self.addresses(model)
             self.assert_all_on(self.home_device, model, name)
             # an optimizer refers to the model's tensors, which must stay the same
@@ -63,7 +63,7 @@ class ModelChecks(Suite):
         for name, make in self.samples.models().items():
             model = make()
             # frozen parameters must stay frozen
-            before, marks = self.values(model), self.marks(model)
+            before, marks = self.values(model), self.gradient_marks(model)
             # values cannot be moved back from a device that holds none
             for target in (self.home_device, there, *back):
                 assert xdevice.to_device(model, target) is model, name
@@ -72,7 +72,7 @@ class ModelChecks(Suite):
                 # a lazy module of PyTorch is no longer lazy on "meta"
                 if self.holds_values(target):
                     assert list(after) == list(before), name
-                    assert self.marks(model) == marks, name
+                    assert self.gradient_marks(model) == marks, name
                 for key, array in before.items():
                     self.assert_on(target, after[key], array, f"{name}.{key} on {target}")
 
@@ -82,7 +82,7 @@ class ModelChecks(Suite):
         assert {place for _, place in self.adapter.model_devices(model)} <= {target}, name
         assert xdevice.device_of(model) is target, name
 
-    def marks(self, model: Any) -> dict[str, bool | None]:
+    def gradient_marks(self, model: Any) -> dict[str, bool | None]:
         """Returns a dict that maps the name of each variable to a bool: whether the variable is marked as requiring a
         gradient. The value is None if the framework does not mark tensors."""
         return {
@@ -91,7 +91,7 @@ class ModelChecks(Suite):
 
     def test_a_copied_model_shares_nothing(self) -> None:
         for target in self.all_devices():
-            for name, model in self.build():
+            for name, model in self.models_at_home():
                 before = self.values(model)
                 copied = xdevice.copy_to(model, target)
                 assert copied is not model, name
@@ -112,7 +112,9 @@ class ModelChecks(Suite):
 
     def test_a_parameter_beside_its_model_stays_its_parameter(self) -> None:
         there = self.second_device_with_values()
-        for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
+        for (name, model), (_, twin) in zip(
+            self.models_at_home(), self.models_at_home(), strict=True
+        ):
             if not self.samples.variables(model):
                 continue
             # a parameter and its model are moved in one call, after which the parameter must still belong to the model.
@@ -132,14 +134,16 @@ class ModelChecks(Suite):
 
     def test_variables_are_those_of_the_state_dict(self) -> None:
         built = 0
-        for (name, model), (_, twin) in zip(self.build(), self.build(), strict=True):
+        for (name, model), (_, twin) in zip(
+            self.models_at_home(), self.models_at_home(), strict=True
+        ):
             # a lazy module of PyTorch has no values yet
             with suppress(NotBuiltError):
-                self.assert_named(name, model, twin)
+                self.assert_variables(name, model, twin)
                 built += 1
         assert built
 
-    def assert_named(self, name: str, model: Any, twin: Any) -> None:
+    def assert_variables(self, name: str, model: Any, twin: Any) -> None:
         """Checks the variables that the adapter lists. The variables must have distinct names, and `twin`, a second
         model of the same structure, must have the same names. The values of the variables must be among the values that
         the samples read. After a move, all variables must be on the second device."""
@@ -164,24 +168,24 @@ class ModelChecks(Suite):
             target
         }, name
 
-    def linear(self) -> Any:
+    def linear_model(self) -> Any:
         """Returns a model on the home device that consists of one linear layer with three inputs and two outputs. Skips
         the check if the framework has no models."""
         return xdevice.to_device(skip_if_none(self.samples.network(3, 2), "models"), self.home)
 
     def test_a_linear_layer_has_a_weight_and_a_bias(self) -> None:
-        variables = list(self.adapter.variables(self.linear()))
+        variables = list(self.adapter.variables(self.linear_model()))
         # sorted, because the shape of the weight is (3, 2) on TensorFlow
         assert sorted(sorted(value.shape) for _, value in variables) == [[2], [2, 3]]
         assert len({name for name, _ in variables}) == 2
-        assert {device for _, device in self.adapter.model_devices(self.linear())} == {
+        assert {device for _, device in self.adapter.model_devices(self.linear_model())} == {
             self.home_device
         }
 
     @needs("Layers")
     def test_a_layout_says_what_a_layer_computes(self) -> None:
-        self.needs_kernels()
-        net = self.linear()
+        self.skip_without_kernels()
+        net = self.linear_model()
         with skipping_what_is_refused():
             layers = list(self.adapter.layers(net))
         assert [layer.kind for layer in layers] == ["linear"], "expected one linear layer"
@@ -243,25 +247,25 @@ class ModelChecks(Suite):
             ("dropout", (), {"p": 0.375, "mode": "upscale_in_train", "axes": "each number"}),
             ("max_pool", (), pool),
         ]
-        self.needs_kernels()
+        self.skip_without_kernels()
         with self.home_device, self.adapter.calls(net) as calls:
             net(self.make(np.ones((1, 3, 3, 3), "float32")))
         assert [layer.path for layer in layers] == [call.path for call in calls], (
             "layers and calls have different paths"
         )
 
-    def traceable(self) -> Any:
+    def traceable_layer(self) -> Any:
         """Returns a linear layer. Skips the check if the adapter cannot record calls of
         layers."""
-        self.needs_kernels()
-        net = self.linear()
+        self.skip_without_kernels()
+        net = self.linear_model()
         with skipping_what_is_refused(), self.adapter.calls(net):
             pass
         return net
 
     @needs("Calls")
     def test_a_call_of_a_layer_is_seen_as_it_was(self) -> None:
-        net = self.traceable()
+        net = self.traceable_layer()
         array = np.arange(6, dtype="float32").reshape(2, 3)
         with self.home_device:
             x = self.make(array)
@@ -289,7 +293,7 @@ class ModelChecks(Suite):
     @needs("Calls")
     def test_the_call_of_a_model_goes_through_one_function(self) -> None:
         """Inside `outermost(around)`, a call of a model must call `around` once, and return the result of `around`."""
-        net = self.traceable()
+        net = self.traceable_layer()
         inputs: list[Any] = []
 
         def around(model: Any, arguments: Any, call: Any) -> Any:
@@ -309,7 +313,7 @@ class ModelChecks(Suite):
 
     @needs("Calls")
     def test_a_model_is_called_without_its_gradients(self) -> None:
-        net = self.traceable()
+        net = self.traceable_layer()
         with self.home_device:
             x = self.make()
             # `infer` must compute the same, and must not record anything for gradients
@@ -399,7 +403,7 @@ class ModelChecks(Suite):
 
     def test_a_model_is_all_on_the_device_where_it_is(self) -> None:
         there = self.second_device()
-        for name, model in self.build():
+        for name, model in self.models_at_home():
             if not list(self.adapter.model_devices(model)):
                 continue
             assert self.adapter.is_all_on(model, self.home_device), (
@@ -420,11 +424,11 @@ class ModelChecks(Suite):
         """`model_parts` must list the parts of a model and of its copy in the same order. xdevice relies on this order.
         If a part is copied together with its model, xdevice returns the corresponding part of the model's copy."""
         for target in self.all_devices():
-            for name, model in self.build():
+            for name, model in self.models_at_home():
                 self.assert_parts_follow(name, model, target)
         shapes = {
             tuple(sorted(part.shape))
-            for part in self.parts_to_hold(self.linear())
+            for part in self.parts_to_hold(self.linear_model())
             if hasattr(part, "shape")
         }
         assert shapes == {(2,), (2, 3)}, "model_parts must list the weight and the bias"
@@ -460,7 +464,7 @@ class ModelChecks(Suite):
 
     def test_a_lone_variable_is_read_as_its_tensor(self) -> None:
         lone = 0
-        for name, model in self.build():
+        for name, model in self.models_at_home():
             tensor = self.adapter.tensor_of(model)
             with suppress(NotBuiltError):
                 is_alone = [label for label, _ in self.adapter.variables(model)] == [""]
@@ -475,6 +479,6 @@ class ModelChecks(Suite):
             self.assert_on(self.home_device, tensor, value, name)
             self.assert_reads(model, value, name)
         if self.samples.network(3, 2) is not None:
-            assert self.adapter.tensor_of(self.linear()) is None
+            assert self.adapter.tensor_of(self.linear_model()) is None
         if not lone:
             pytest.skip("the samples do not have: a model that is one variable")

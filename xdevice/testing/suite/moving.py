@@ -12,7 +12,7 @@ import pytest
 
 import xdevice
 
-from .base import Suite, assert_same, side_by_side, skip_if_none
+from .base import Suite, assert_same, call_in_threads, skip_if_none
 
 _LARGE = (33, 1_017_001)
 """The shape of a tensor of bytes. It is larger than the pieces into which adapters divide a copy."""
@@ -53,7 +53,7 @@ class MovingChecks(Suite):
 
     def test_to_device_moves_and_leaves_the_source(self) -> None:
         there = self.second_device()
-        for name, x, array in self.odd():
+        for name, x, array in self.odd_tensors_and_arrays():
             moved = xdevice.to_device(x, there)
             assert moved is not x
             self.assert_on(there, moved, array, name)
@@ -92,7 +92,7 @@ class MovingChecks(Suite):
 
     def test_a_tensor_comes_back_as_it_went(self) -> None:
         there = self.second_device_with_values()
-        for name, x, array in self.odd():
+        for name, x, array in self.odd_tensors_and_arrays():
             back = xdevice.to_device(xdevice.to_device(x, there), self.home)
             self.assert_on(self.home_device, back, array, name)
 
@@ -107,8 +107,8 @@ class MovingChecks(Suite):
             )
         for name, x in self.odd_tensors().items():
             moved = xdevice.to_device(x, there)
-            self.assert_apart(moved, x, name)
-            self.assert_apart(xdevice.to_device(moved, self.home), x, name)
+            self.assert_different_memory(moved, x, name)
+            self.assert_different_memory(xdevice.to_device(moved, self.home), x, name)
 
     def test_large_tensors_move_whole_and_leave_their_source_free(self) -> None:
         """A moved tensor must have all its values, even if it is read immediately. It must not change if, right after
@@ -141,7 +141,7 @@ class MovingChecks(Suite):
                 x = xdevice.tensor(array, device=places[0])
                 return xdevice.to_device(xdevice.to_device(x, places[1]), "cpu")
 
-        for x, array in zip(side_by_side(there_and_back, arrays), arrays, strict=True):
+        for x, array in zip(call_in_threads(there_and_back, arrays), arrays, strict=True):
             self.assert_holds(x, array)
 
     def test_what_is_not_waited_for_cannot_be_read_early(self) -> None:
@@ -161,7 +161,7 @@ class MovingChecks(Suite):
         moved = xdevice.to_device({"x": [x]}, there, non_blocking=True)["x"][0]
         self.assert_holds(moved, xdevice.to_numpy(x))
         # tested with every dtype and shape, because the framework may copy in another way if it does not wait
-        for name, x, array in self.odd():
+        for name, x, array in self.odd_tensors_and_arrays():
             self.assert_holds(xdevice.to_device(x, there, non_blocking=True), array, name)
 
     def _after_sync(self, x: Any) -> Any:
@@ -194,24 +194,24 @@ class MovingChecks(Suite):
                     self.assert_on(target, verb(x, target), expected, f"{source} to {target}")
 
     def test_copy_to_is_new_storage_on_the_same_device(self) -> None:
-        for name, x, array in self.odd():
+        for name, x, array in self.odd_tensors_and_arrays():
             copied = xdevice.copy_to(x, self.home)
             assert copied is not x, name
             self.assert_on(self.home_device, copied, array, name)
             self.assert_holds(x, array, f"{name}: the source")
-            self.assert_apart(copied, x, name)
+            self.assert_different_memory(copied, x, name)
 
     def test_copy_to_another_device(self) -> None:
         there = self.second_device()
-        for name, x, array in self.odd():
+        for name, x, array in self.odd_tensors_and_arrays():
             copied = xdevice.copy_to(x, there)
             self.assert_on(there, copied, array, name)
             assert xdevice.device_of(x) is self.home_device, name
             if self.holds_values(there):
-                self.assert_apart(copied, x, name)
+                self.assert_different_memory(copied, x, name)
 
     def test_requires_grad_stays(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         # both are tested, because a faulty copy may mark every result, or no result
         for wanted in (True, False):
             x = self.samples.marked(self.make()) if wanted else self.make()
@@ -273,7 +273,7 @@ class MovingChecks(Suite):
             f"{name}: the values next to the tensor have changed"
         )
         if verb is xdevice.copy_to and self.holds_values(target):
-            self.assert_apart(moved_x, x, name)
+            self.assert_different_memory(moved_x, x, name)
         assert read(holder)[0] is x, f"{name}: the source has changed"
         assert xdevice.device_of(holder) is self.home_device, name
 

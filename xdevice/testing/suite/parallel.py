@@ -13,7 +13,7 @@ import pytest
 import xdevice
 from xdevice.base import devices
 
-from .base import Planned, Suite, assert_same, skip_if_none
+from .base import PlannedFailure, Suite, assert_same, skip_if_none
 from .capabilities import needs
 from .values import extreme_values, small_numbers
 
@@ -27,7 +27,7 @@ class ParallelChecks(Suite):
     """Checks of `parallel.run` and `prefetch`."""
 
     def test_parallel_gives_results_that_are_ready(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         x, expected = self.pending()
         y, _ = self.pending()
 
@@ -42,7 +42,7 @@ class ParallelChecks(Suite):
                 assert xdevice.device_of(result) is self.home_device
 
     def test_parallel_carries_the_callers_state(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         for device in self.devices_with_values():
             with device:
                 places = xdevice.parallel.run(*[self.placed_by_the_framework] * 3)
@@ -82,7 +82,7 @@ class ParallelChecks(Suite):
             )
 
     def test_tasks_of_many_threads_work(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         array = small_numbers("float32")
 
         def task(number: int) -> Any:
@@ -121,7 +121,7 @@ class ParallelChecks(Suite):
 
     @needs("Prefetch")
     def test_prefetched_batches_can_be_computed_with(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         array = small_numbers("float32")
         for target in self.devices_with_values():
             sums = []
@@ -175,7 +175,7 @@ class ParallelChecks(Suite):
             for x in staged:
                 self.assert_on(target, x, np.full((64, 65), 2.0, "float32"), "staged")
             if target is devices.CPU and self.can_be_written():
-                self.assert_apart(staged[1], tensor)
+                self.assert_different_memory(staged[1], tensor)
 
     def assert_threads(self, before: int) -> None:
         """Checks that this process has at most `before` threads. Waits up to `patience` seconds
@@ -206,9 +206,9 @@ class ParallelChecks(Suite):
         def source() -> Iterator[Any]:
             yield arrays[0]
             # an error of the loader must reach the loop instead of blocking it
-            raise Planned("in the loader")
+            raise PlannedFailure("in the loader")
 
-        with pytest.raises(Planned, match="in the loader"):
+        with pytest.raises(PlannedFailure, match="in the loader"):
             list(xdevice.prefetch(self.samples.loader(source()), self.home))
         self.assert_threads(before)
 

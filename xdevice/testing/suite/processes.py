@@ -15,7 +15,7 @@ import pytest
 
 import xdevice
 
-from .base import Suite, once, side_by_side
+from .base import Suite, call_in_threads, on_one_device
 from .capabilities import needs
 
 
@@ -37,14 +37,14 @@ class ProcessChecks(Suite):
                     self.assert_holds(copied, array, f"thread {number}")
 
         try:
-            side_by_side(work, list(range(8)))
+            call_in_threads(work, list(range(8)))
         except Exception as error:
             raise AssertionError(
                 f"eight threads that used their own tensors failed: {error!r}. Any thread may call the adapter's "
                 f"methods, whatever `threads` says; hold a lock if the framework allows only one thread at a time"
             ) from error
 
-    @once
+    @on_one_device
     def test_loading_is_light_locked_and_safe_to_fork(self) -> None:
         report = in_child("load", self.backend, self.child_setup)
         assert report["imported by xdevice"] == [], (
@@ -66,9 +66,9 @@ class ProcessChecks(Suite):
             "default_to_float64 must have an effect in all threads"
         )
 
-    @once
+    @on_one_device
     def test_forking_after_loading_and_counting(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         if not hasattr(os, "fork"):
             pytest.skip("this system does not fork")
         report = in_child("fork", self.backend, self.child_setup)
@@ -82,15 +82,15 @@ class ProcessChecks(Suite):
 
     @needs("Prefetch")
     def test_a_process_ends_in_the_middle_of_a_prefetch(self) -> None:
-        report = in_child("end", self.backend, self.child_setup, self.home)
+        report = in_child("end_during_prefetch", self.backend, self.child_setup, self.home)
         assert report["first batch"] == [1.5, -2.5]
 
     @needs("VirtualGpus")
-    @once
+    @on_one_device
     def test_virtual_gpus_are_devices_of_their_own(self) -> None:
         if "gpu" not in self.adapter.kinds:
             pytest.skip(f"{self.backend} has no GPUs")
-        report = in_child("virtual", self.backend, self.child_setup)
+        report = in_child("use_virtual_gpus", self.backend, self.child_setup)
         if "refused" in report:
             pytest.skip(report["refused"])
         names = [device for device in report["devices"] if device.startswith(("cpu", "gpu"))]

@@ -58,18 +58,18 @@ class Ranks:
         """Returns a tensor on the CPU with the values of an array."""
         return xdevice.tensor(array, dtype=self.dtype, device="cpu")
 
-    def mine(self, arrays: list[Array]) -> Any:
+    def own_tensor(self, arrays: list[Array]) -> Any:
         """Returns a tensor with the values of this rank's array in `arrays`."""
         return self.tensor(arrays[self.rank])
 
     # comparing
 
-    def same(self, x: Any, expected: Array, name: str) -> None:
+    def assert_equals(self, x: Any, expected: Array, name: str) -> None:
         """Checks that a tensor equals an array bit for bit. Here and in the methods below, `name` is the name of the
         tensor in errors."""
         assert_same(xdevice.to_numpy(x), expected, name)
 
-    def near(self, x: Any, expected: Array, name: str) -> None:
+    def assert_near(self, x: Any, expected: Array, name: str) -> None:
         """Checks that a tensor has this object's dtype, and equals an array up to the rounding
         of that dtype."""
         array = xdevice.to_numpy(x)
@@ -86,7 +86,7 @@ class Ranks:
         """Checks that `all_reduce` with the operation `op` raises `DTypeError` for this
         dtype."""
         try:
-            self.world.all_reduce(self.mine(self.small_numbers), op)
+            self.world.all_reduce(self.own_tensor(self.small_numbers), op)
         except xdevice.errors.DTypeError:
             return
         raise AssertionError(f"{op} of {self.dtype} must raise DTypeError")
@@ -98,9 +98,9 @@ class Ranks:
         if self.dtype == "bool":
             self.assert_refused("sum")
             return
-        x = self.mine(self.small_numbers)
+        x = self.own_tensor(self.small_numbers)
         result = self.world.all_reduce(x)
-        self.same(result, reduce(np.add, self.small_numbers), "sum")
+        self.assert_equals(result, reduce(np.add, self.small_numbers), "sum")
         # tensors of JAX and TensorFlow cannot be written, so the result is a new tensor
         backend = xdevice.backend()
         if backend.can_write(backend.detached(x)):
@@ -108,7 +108,7 @@ class Ranks:
                 "sum: the result is a new tensor, although the input can be written"
             )
         else:
-            self.same(
+            self.assert_equals(
                 x, self.small_numbers[self.rank], "the input of sum, which cannot be written"
             )
 
@@ -120,15 +120,15 @@ class Ranks:
             return
         # the mean in a wider dtype, with which the engine's mean is compared
         wide = [row.astype("complex128") for row in self.small_numbers]
-        mean = self.world.all_reduce(self.mine(self.small_numbers), "mean")
-        self.near(mean, reduce(np.add, wide) / self.size, "mean")
+        mean = self.world.all_reduce(self.own_tensor(self.small_numbers), "mean")
+        self.assert_near(mean, reduce(np.add, wide) / self.size, "mean")
         # fractions, because with whole numbers the sum would be exact in any order
         weights = [rank + 0.5 for rank in range(self.size)]
         expected = np.average(wide, axis=0, weights=weights)
         weighed = self.world.all_reduce(
-            self.mine(self.small_numbers), "mean", weight=weights[self.rank]
+            self.own_tensor(self.small_numbers), "mean", weight=weights[self.rank]
         )
-        self.near(weighed, expected, "weighted mean")
+        self.assert_near(weighed, expected, "weighted mean")
 
     def extremes(self) -> None:
         """Checks the maximum and the minimum. Complex numbers must be refused."""
@@ -137,26 +137,30 @@ class Ranks:
             return
         for op, function in (("max", np.maximum), ("min", np.minimum)):
             expected = reduce(function, self.small_numbers)
-            self.same(self.world.all_reduce(self.mine(self.small_numbers), op), expected, op)
+            self.assert_equals(
+                self.world.all_reduce(self.own_tensor(self.small_numbers), op), expected, op
+            )
 
     def broadcasts(self) -> None:
         """Checks a broadcast from each rank."""
         # every rank is the root once, because an engine that ignores the root would pass with
         # rank 0, the default
         for root in range(self.size):
-            result = self.world.broadcast(self.mine(self.extreme_values), root=root)
-            self.same(result, self.extreme_values[root], f"broadcast from {root}")
+            result = self.world.broadcast(self.own_tensor(self.extreme_values), root=root)
+            self.assert_equals(result, self.extreme_values[root], f"broadcast from {root}")
 
     def gathers(self) -> None:
         """Checks that the arrays of all ranks are joined in the order of the ranks, even if their
         lengths differ."""
-        x = self.mine(self.extreme_values)
-        self.same(self.world.all_gather(x), np.concatenate(self.extreme_values), "all_gather")
-        self.same(x, self.extreme_values[self.rank], "the input of all_gather")
+        x = self.own_tensor(self.extreme_values)
+        self.assert_equals(
+            self.world.all_gather(x), np.concatenate(self.extreme_values), "all_gather"
+        )
+        self.assert_equals(x, self.extreme_values[self.rank], "the input of all_gather")
         # rank 0 has no rows
         uneven = [row[:rank] for rank, row in enumerate(self.extreme_values)]
-        gathered = self.world.all_gather(self.mine(uneven), even=False)
-        self.same(gathered, np.concatenate(uneven), "uneven all_gather")
+        gathered = self.world.all_gather(self.own_tensor(uneven), even=False)
+        self.assert_equals(gathered, np.concatenate(uneven), "uneven all_gather")
 
     def scatters(self) -> None:
         """Checks that each rank receives its own part of the sum. Checks nothing for booleans."""
@@ -164,20 +168,20 @@ class Ranks:
             return
         # each rank contributes a part for every rank
         rows = [np.concatenate([row] * self.size) for row in self.small_numbers]
-        x = self.mine(rows)
+        x = self.own_tensor(rows)
         expected = np.split(reduce(np.add, rows), self.size)[self.rank]
-        self.same(self.world.reduce_scatter(x), expected, "reduce_scatter")
-        self.same(x, rows[self.rank], "the input of reduce_scatter")
+        self.assert_equals(self.world.reduce_scatter(x), expected, "reduce_scatter")
+        self.assert_equals(x, rows[self.rank], "the input of reduce_scatter")
 
     def sends(self) -> None:
         """Checks `send` from rank 0 to rank 1."""
         if self.rank == 0:
-            x = self.mine(self.extreme_values)
+            x = self.own_tensor(self.extreme_values)
             self.world.send(x, 1)
-            self.same(x, self.extreme_values[0], "the input of send")
+            self.assert_equals(x, self.extreme_values[0], "the input of send")
         elif self.rank == 1:
             like = self.tensor(np.zeros_like(self.extreme_values[0]))
-            self.same(self.world.recv(like, 0), self.extreme_values[0], "recv")
+            self.assert_equals(self.world.recv(like, 0), self.extreme_values[0], "recv")
 
     def shapes(self) -> None:
         """Checks 0-d tensors and tensors without elements, which engines are seldom tested with. Checks
@@ -186,22 +190,24 @@ class Ranks:
             return
         kind, world = host_dtype(self.dtype), self.world
         number = world.all_reduce(self.tensor(np.array(2, kind)))
-        self.same(number, np.array(2 * self.size, kind), "sum of numbers")
+        self.assert_equals(number, np.array(2 * self.size, kind), "sum of numbers")
         numbers = np.full(self.size, 2 * self.size, kind)
-        self.same(world.all_gather(number), numbers, "all_gather of numbers")
+        self.assert_equals(world.all_gather(number), numbers, "all_gather of numbers")
         empty = np.zeros((0, 3), kind)
-        self.same(world.all_reduce(self.tensor(empty)), empty, "sum of nothing")
-        self.same(world.broadcast(self.tensor(empty)), empty, "broadcast of nothing")
+        self.assert_equals(world.all_reduce(self.tensor(empty)), empty, "sum of nothing")
+        self.assert_equals(world.broadcast(self.tensor(empty)), empty, "broadcast of nothing")
         rows = np.zeros((3, 0, 2), kind)
         every = np.concatenate([rows] * self.size)
-        self.same(world.all_gather(self.tensor(rows)), every, "all_gather of rows of nothing")
+        self.assert_equals(
+            world.all_gather(self.tensor(rows)), every, "all_gather of rows of nothing"
+        )
         scattered = world.reduce_scatter(self.tensor(every))
-        self.same(scattered, rows, "reduce_scatter of rows of nothing")
+        self.assert_equals(scattered, rows, "reduce_scatter of rows of nothing")
 
     CHECKS = (sums, means, extremes, broadcasts, gathers, scatters, sends, shapes)
 
 
-def faults(world: World) -> Iterator[str]:
+def failed_checks(world: World) -> Iterator[str]:
     """Runs the checks with each dtype of the backend, and yields a message for each check that failed, such as "sums of
     float16: ...". If the engine (gloo, NCCL) refuses a check, this is not a failure: the check is added to
     `refused`."""
@@ -230,7 +236,7 @@ refused: list[str] = []
 errors."""
 
 
-def train(world: World) -> Iterator[str]:
+def training_faults(world: World) -> Iterator[str]:
     """Performs a training step in several processes, each with a part of the batch. The parts have different sizes. The
     result must equal the step of a single process with the whole batch. Yields a message for each fault."""
     backend = xdevice.backend()
@@ -238,12 +244,12 @@ def train(world: World) -> Iterator[str]:
     # than the sum over the whole batch
     for dtype, tolerance in (("float32", 2e-7), ("float64", 1e-15)):
         if backend.dtype_refusal(dtype) is None and dtype in backend.dtypes:
-            yield from _train_in(dtype, tolerance, world)
+            yield from _training_faults_in(dtype, tolerance, world)
 
 
-def _train_in(dtype: str, tolerance: float, world: World) -> Iterator[str]:
-    """Does the work of `train` in one dtype. `tolerance` is the largest relative difference that is allowed between the
-    gradient of several processes and the gradient of one process."""
+def _training_faults_in(dtype: str, tolerance: float, world: World) -> Iterator[str]:
+    """Does the work of `training_faults` in one dtype. `tolerance` is the largest relative difference that is allowed
+    between the gradient of several processes and the gradient of one process."""
     # all ranks use the same seed, so that they have the same data
     generator = np.random.default_rng(0)
     x = generator.normal(size=(2 * world.size + 1, 4))
@@ -271,7 +277,7 @@ def _gradient(x: Array, y: Array, w: Array) -> Array:
 # failures of one rank
 
 
-def fails(world: World, how: str) -> dict[str, Any]:
+def fail_one_rank(world: World, how: str) -> dict[str, Any]:
     """Makes one of two ranks fail while the other rank calls a collective. `how`, a key of `FAILURES`, is the kind of
     failure. Returns a report of the error that the collective raised, including the number of seconds until the error;
     {} if there was no error. A `PeerError` is reported on standard output and raised again."""
@@ -347,9 +353,9 @@ def main() -> None:
     try:
         with xdevice.distributed.processes() as world:
             if how:
-                report = fails(world, how)
+                report = fail_one_rank(world, how)
             else:
-                wrong = [*faults(world), *train(world)]
+                wrong = [*failed_checks(world), *training_faults(world)]
                 report = {
                     "rank": world.rank,
                     "engine": world.engine,
@@ -357,7 +363,7 @@ def main() -> None:
                     "refused": refused,
                 }
     except xdevice.errors.PeerError as error:
-        # `fails` has printed the errors that were raised in the block
+        # `fail_one_rank` has printed the errors that were raised in the block
         if error.why == "never joined":
             print(json.dumps(_described(error)))
         raise

@@ -24,7 +24,7 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_a_tensor_splits_and_joins(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         for name, odd in self.odd_arrays().items():
             array = without_nans(odd)
             x = self.make(array, array.dtype.name)
@@ -55,7 +55,7 @@ class ReplicaChecks(Suite):
             self.assert_on(self.home_device, part, array[end - size : end], name)
         joined = self.adapter.join(parts)
         self.assert_on(self.home_device, joined, array, name)
-        self.assert_apart(joined, x, name)
+        self.assert_different_memory(joined, x, name)
 
     @needs("Replicas")
     def test_gradients_flow_through_splits_and_joins(self) -> None:
@@ -73,16 +73,16 @@ class ReplicaChecks(Suite):
     def test_a_leaf_is_a_copy_that_asks_for_gradients(self) -> None:
         """`leaf(x, target)` must return a copy of `x` on `target`. The copy is a tensor or a variable of the framework,
         and must require gradients if its dtype is floating-point."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         for target in self.all_devices():
-            for name, x, array in self.odd():
+            for name, x, array in self.odd_tensors_and_arrays():
                 leaf = self.adapter.leaf(x, target)
                 tensor = self.tensor_of(leaf)
                 self.assert_on(target, tensor, array, name)
                 # only floats are marked, because frameworks refuse gradients for ints
                 assert self.requires_grad(leaf) in (None, dtype_name(x.dtype) in FLOATS), name
                 if self.holds_values(target):
-                    self.assert_apart(tensor, x, name)
+                    self.assert_different_memory(tensor, x, name)
 
     def tensor_of(self, leaf: Any) -> Any:
         """Returns the tensor of `leaf`, a result of the adapter's `leaf`. If `leaf` is a variable, as on TensorFlow,
@@ -92,7 +92,7 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_a_leaf_has_no_link_to_its_source(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         skip_if_none(self.samples.gradient(lambda x: x * 3, self.make()), "gradients")
         source = self.samples.marked(self.make())
         if self.requires_grad(source) is None:
@@ -111,8 +111,8 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_write_puts_values_into_the_memory_that_is_there(self) -> None:
-        self.needs_kernels()
-        for name, x, array in self.odd():
+        self.skip_without_kernels()
+        for name, x, array in self.odd_tensors_and_arrays():
             leaf = self.adapter.leaf(xdevice.copy_to(x, self.home), self.home_device)
             dtype = dtype_name(x.dtype)
             # the new values must differ from the old ones. In tensors that are named after a
@@ -142,13 +142,13 @@ class ReplicaChecks(Suite):
             assert self.requires_grad(leaf) is was_marked, name
             assert before is None or self.address(leaf) == before, name
             if is_tensor:
-                self.assert_apart(leaf, value, name)
+                self.assert_different_memory(leaf, value, name)
             self.assert_holds(x, array, f"{name}: the source of the leaf")
 
     def test_where_write_writes_is_known(self) -> None:
         """`memory_of` must return the address and the strides of the memory into which `write` writes, because xdevice
         uses them to detect tensors that share memory."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         for name, x in self.odd_tensors().items():
             # such tensors cannot be written, so their memory does not matter
             if 0 in tuple(x.shape) or not self.adapter.can_write(x):
@@ -229,19 +229,19 @@ class ReplicaChecks(Suite):
         )
 
     def test_a_written_value_is_not_aliased(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         x = xdevice.copy_to(self.make(), self.home)
         if not self.adapter.can_write(x):
             pytest.skip(f"{self.backend} does not write into tensors")
         value = self.make(small_numbers("float32")[:2, :3])
         self.adapter.write(x, value)
-        self.assert_apart(x, value)
+        self.assert_different_memory(x, value)
         # this would also change `x` if `x` had taken over the memory of `value`
         self.adapter.write(value, self.make(np.zeros((2, 3), "float32")))
         self.assert_holds(x, small_numbers("float32")[:2, :3])
 
     def test_a_lone_variable_is_written_in_place(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         lone = 0
         for name, make in self.samples.models().items():
             model = xdevice.to_device(make(), self.home)
@@ -259,7 +259,7 @@ class ReplicaChecks(Suite):
     def test_a_total_is_new_and_keeps_its_dtype(self) -> None:
         """`total` must return the sum or the mean of several tensors as a new tensor of the same dtype, on the same
         device."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         for name, x in self.plain_tensors().items():
             # booleans have no sum
             if name == "bool":
@@ -273,7 +273,7 @@ class ReplicaChecks(Suite):
             # NumPy's sum of int8 is int64, for example
             assert str(total.dtype) == str(x.dtype), name
             self.assert_holds(x, array, f"{name}: total() wrote into its first tensor")
-            self.assert_apart(total, x, name)
+            self.assert_different_memory(total, x, name)
             # the mean of two equal tensors is exact
             if dtype_name(x.dtype) in FLOATS:
                 # an iterator, because the caller may create the tensors one by one to save
@@ -287,7 +287,7 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_a_total_is_added_in_order_and_rounded_once(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         cases: list[tuple[str, list[float], float]] = [
             # 1e8 + 1 is 1e8 in float32, so the sum depends on the order
             ("float32", [1e8, 1.0, -1e8], 0.0),
@@ -309,7 +309,7 @@ class ReplicaChecks(Suite):
 
     @needs("Replicas")
     def test_all_reduce_gives_both_devices_the_same(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         for name, x in self.plain_tensors().items():
             if name == "bool":
                 continue

@@ -35,7 +35,7 @@ class TrainingChecks(Suite):
         """`state_to_come` must return the state that an optimizer would create in its first step, and must not change
         anything. A new optimizer that receives the state of another optimizer through `take_state` must continue where
         that optimizer stopped."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         model, optimizer, step = self.optimized()
         # a second model and a second optimizer, which have not been trained yet
         fresh, untrained, other_step = self.optimized()
@@ -43,7 +43,7 @@ class TrainingChecks(Suite):
         with self.home_device:
             losses = [step(*data) for _ in range(3)]
         state = dict(self.adapter.variables(optimizer))
-        before = self.names_in(untrained)
+        before = self.variable_names(untrained)
         lacking = [name for name in state if name not in before]
         assert lacking, "variables() must list the state of an optimizer that has taken steps"
         assert not self.adapter.state_to_come(untrained, []), (
@@ -64,7 +64,7 @@ class TrainingChecks(Suite):
             assert str(to_come[name].dtype) == str(state[name].dtype), (
                 f"{name} has a different dtype"
             )
-        assert self.names_in(untrained) == before, (
+        assert self.variable_names(untrained) == before, (
             "state_to_come has added the state to the optimizer"
         )
         with self.home_device:
@@ -75,7 +75,7 @@ class TrainingChecks(Suite):
             )
         self.assert_resumes(model, optimizer, step, data)
 
-    def names_in(self, optimizer: Any) -> set[str]:
+    def variable_names(self, optimizer: Any) -> set[str]:
         """Returns the names of an optimizer's variables."""
         return {name for name, _ in self.adapter.variables(optimizer)}
 
@@ -111,7 +111,7 @@ class TrainingChecks(Suite):
 
     @needs("Optimizers")
     def test_an_optimizer_says_what_it_computes(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         model, optimizer, step = self.optimized()
         with skipping_what_is_refused():
             read = self.adapter.optimizer(optimizer)
@@ -147,7 +147,7 @@ class TrainingChecks(Suite):
             )
 
     def test_a_moved_model_trains_on_as_if_it_had_stayed(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         model, step = skip_if_none(self.samples.trainable(), "training")
         # a second model stays on the CPU, and computes the expected losses
         stayed, twin_step = skip_if_none(self.samples.trainable(), "training")
@@ -180,7 +180,7 @@ class TrainingChecks(Suite):
     def test_a_stored_gradient_is_told(self) -> None:
         """`watch_gradients` must call `ready` once for each gradient of a backward pass, after the gradient has been
         stored. It must not call `ready` after the watch has ended. An error that `ready` raises must end the pass."""
-        self.needs_kernels()
+        self.skip_without_kernels()
         model, step = skip_if_none(self.samples.trainable(), "training")
         try:
             variables = [variable for _, variable, _ in self.adapter.gradients(model)]

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class TransferChecks(Suite):
     """Checks of `transfers` and of `memory`."""
 
-    def require_transfers(self) -> None:
+    def skip_without_transfers(self) -> None:
         """Skips the check if the adapter has no kind of device other than the CPU."""
         if self.adapter.kinds == ("cpu",):
             pytest.skip(f"{self.backend} has one device, so nothing is transferred")
 
-    def reads(self, x: Any) -> list[Callable[[], object]]:
+    def reading_functions(self, x: Any) -> list[Callable[[], object]]:
         """Returns functions without arguments that read the number in `x`. One of these functions calls `float`, if
         `float` accepts the framework's tensors."""
         by_xdevice: list[Callable[[], object]] = [
@@ -36,10 +36,10 @@ class TransferChecks(Suite):
 
     @needs("Transfers")
     def test_reads_are_seen(self) -> None:
-        self.require_transfers()
-        self.needs_kernels()
+        self.skip_without_transfers()
+        self.skip_without_kernels()
         x = self.make(2.5)
-        reads = self.reads(x)
+        reads = self.reading_functions(x)
         # there are several ways of reading, because frameworks implement them with different
         # functions
         with xdevice.transfers() as log:
@@ -66,7 +66,7 @@ class TransferChecks(Suite):
 
     @needs("Transfers")
     def test_moves_are_seen(self) -> None:
-        self.require_transfers()
+        self.skip_without_transfers()
         there = self.second_device_with_values()
         x = self.make()
         # a move; a move to the same device, which is not a transfer; and a copy
@@ -84,10 +84,10 @@ class TransferChecks(Suite):
 
     @needs("Transfers")
     def test_a_forbidden_transfer_does_not_happen(self) -> None:
-        self.require_transfers()
-        self.needs_kernels()
+        self.skip_without_transfers()
+        self.skip_without_kernels()
         x = self.make(2.5)
-        reads = self.reads(x)
+        reads = self.reading_functions(x)
         for read in reads:
             with (
                 pytest.raises(xdevice.errors.TransferError),
@@ -107,7 +107,7 @@ class TransferChecks(Suite):
 
     @needs("memory")
     def test_memory_is_told(self) -> None:
-        self.needs_kernels()
+        self.skip_without_kernels()
         # tensors of 4 MB, which are large compared with the rounding of an allocator
         count = 1 << 20
         for device in self.devices_with_values():

@@ -127,10 +127,10 @@ def unusual_arrays() -> Iterator[tuple[str, Array]]:
     # some frameworks refuse an array that cannot be written, or warn
     frozen.setflags(write=False)
     yield "read-only", frozen
-    yield from zip(("at 64 bytes", "at 4 bytes"), aligned_and_not(), strict=True)
+    yield from zip(("at 64 bytes", "at 4 bytes"), aligned_and_misaligned(), strict=True)
 
 
-def aligned_and_not() -> Iterator[Array]:
+def aligned_and_misaligned() -> Iterator[Array]:
     """Yields two NumPy arrays of 64 floats. The memory of the first array begins at a multiple of 64 bytes; the memory
     of the second array does not. JAX shares memory with the first array only."""
     # longer than the two arrays, so that an aligned part can be cut out

@@ -117,14 +117,14 @@ class Watcher:
     """Receives the progress of all runs. Its methods are called from several threads. This class ignores the progress;
     subclasses display it. The argument `backend` is the name of a run (`ScriptRun.name`)."""
 
-    def starts(self, backend: str) -> None:
+    def run_started(self, backend: str) -> None:
         """Called when a backend's process is about to start."""
 
-    def counts(self, backend: str, records: int) -> None:
+    def values_counted(self, backend: str, records: int) -> None:
         """Called several times a second while a backend's process runs. `records` is the number of values that the
         process has recorded so far."""
 
-    def ends(self, ended: Ended, records: int) -> None:
+    def run_ended(self, ended: Ended, records: int) -> None:
         """Called when a backend's process has ended. `records` is the number of values that the process recorded."""
 
 
@@ -188,7 +188,7 @@ class _RunningScripts:
     def run(self, script: ScriptRun) -> None:
         """Runs one script until its process ends, stores the outcome in `ended`, and reports the outcome to the
         watcher. Stores and reports nothing after `stop` was called."""
-        self._watcher.starts(script.name)
+        self._watcher.run_started(script.name)
         folder = self._folder / script.place
         folder.mkdir(parents=True)
         started = time.monotonic()
@@ -200,7 +200,7 @@ class _RunningScripts:
         seconds = time.monotonic() - started
         ended = self.ended[script.name]._replace(seconds=seconds, error=why)
         self.ended[script.name] = ended
-        self._watcher.ends(ended, count_records(folder))
+        self._watcher.run_ended(ended, count_records(folder))
 
     def _why_failed(self, script: ScriptRun, folder: Path) -> str:
         """Runs the script until it ends. Returns the reason why it failed; "" if it succeeded."""
@@ -215,7 +215,7 @@ class _RunningScripts:
             why = _wait(
                 process,
                 self._plan.timeout,
-                lambda: self._watcher.counts(script.name, count_records(folder)),
+                lambda: self._watcher.values_counted(script.name, count_records(folder)),
             )
             self._alive.discard(process)
             return why
