@@ -74,7 +74,7 @@ def shown(x: object, limit: int | None = 100) -> str:
         return object.__repr__(x)
 
 
-def put_on(error: BaseException, name: str, value: object) -> None:
+def set_on_error(error: BaseException, name: str, value: object) -> None:
     """Sets the attribute `name` of an exception, even if the exception's class forbids this, as a frozen dataclass
     does. Does nothing if the attribute cannot be set at all."""
     try:
@@ -91,7 +91,9 @@ def note(error: BaseException, text: str) -> None:
         error.add_note(text)
     except Exception:  # Python 3.10 has no `add_note`, but pytest and IPython show `__notes__`
         before = vars(error).get("__notes__", [])
-        put_on(error, "__notes__", [*(before if isinstance(before, list) else [before]), text])
+        set_on_error(
+            error, "__notes__", [*(before if isinstance(before, list) else [before]), text]
+        )
 
 
 def listed(names: Iterable[object], limit: int) -> str:

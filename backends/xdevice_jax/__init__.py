@@ -138,7 +138,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
     def hardware(self) -> frozenset[str]:
         """Returns the names that a user may use for the hardware of `gpu:i`, such as "cuda", or an empty set if there
         are no GPUs. Starts JAX, because its GPUs are not known before that."""
-        return accelerators.words((self._natives or self._start())["gpu"])
+        return accelerators.hardware_names((self._natives or self._start())["gpu"])
 
     def lacks(self, device: Device) -> frozenset[str]:
         """Returns the names of the dtypes that this device does not support."""
@@ -221,7 +221,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         # there is no work before JAX is started
         if not unstarted.is_started():
             return
-        natives = accelerators.everywhere() if device is None else [self.to_native(device)]
+        natives = accelerators.all_started() if device is None else [self.to_native(device)]
         # a device computes in order, so these sums are computed after all work whose results the program has dropped
         jax.block_until_ready([jax.device_put(0.0, native) + 1 for native in natives])
         # then waits for each array that still exists, because only a wait for the array itself raises the error of its

@@ -55,7 +55,7 @@ def lacks(native: Any) -> frozenset[str]:
     return frozenset(_LACKS.get(name_of(native), ()))
 
 
-def everywhere() -> list[Any]:
+def all_started() -> list[Any]:
     """Returns this process's devices of all platforms that have been started, including platforms for which there is no
     `Device`."""
     return [native for name in platforms() for native in jax.local_devices(backend=name)]
@@ -80,7 +80,7 @@ def detect() -> list[Any]:
     return jax.local_devices(backend=name)
 
 
-def words(natives: Iterable[Any]) -> frozenset[str]:
+def hardware_names(natives: Iterable[Any]) -> frozenset[str]:
     """Returns the names that a user may use for the hardware of these JAX devices, such as "cuda"."""
     # the word for an unlisted plugin is the name of its platform
     names = {name_of(native) for native in natives}

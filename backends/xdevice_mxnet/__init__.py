@@ -7,7 +7,7 @@ Facts about MXNet that the code depends on, and the resulting rules:
   is a separate setting of each thread, and it is disabled in threads that only move arrays
   (semantics.py). Every function here that creates or reads an array therefore enables the setting,
   and restores it afterwards. A function that creates an array for the program first calls
-  `semantics.creating()`, which may enable the setting permanently.
+  `semantics.enable_for_creation()`, which may enable the setting permanently.
 - A `Context` remembers the scope that it replaced. If nested scopes shared a `Context`, it would
   restore the wrong scope, so each scope gets a new `Context`.
 - `MXNDArrayGetContext` writes into two buffers, which are created once for each thread. `x.ctx`
@@ -246,7 +246,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         """Returns a new `mx.np` array on a device with the dtype and values of a NumPy array.
         Raises `ShapeError` if the array is too large for this build of MXNet."""
         _refuse_long(array.shape)
-        semantics.creating()
+        semantics.enable_for_creation()
         native = self.to_native(device)
         with mx.util.np_shape(True):
             # a large array is copied to a GPU through page-locked memory, which is faster. The
@@ -278,7 +278,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         # than 53 bits
         if abs(value) > 2**53:
             return self.from_numpy(np.full(shape, value, dtype), device)
-        semantics.creating()
+        semantics.enable_for_creation()
         with mx.util.np_shape(True):
             return mx.np.full(shape, value, dtype=dtype, ctx=self.to_native(device))
 
@@ -322,7 +322,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
     def on_choice(self) -> None:
         """Enables NumPy's semantics in this thread, except in a legacy program. A legacy program has created `mx.nd`
         arrays, symbols or Gluon blocks without these semantics."""
-        semantics.chosen()
+        semantics.enable_on_choice()
 
     def _copied(
         self, x: Any, device: Device, stage: Callable[[Any, Any, Backend], Any | None]

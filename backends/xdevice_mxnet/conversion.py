@@ -58,7 +58,7 @@ class MxnetConversion(Conversion):
     def adopt(self, lent: Lent, dtype: str) -> Any:
         """Returns an `mx.np` array that shares the memory of another framework's tensor, which `lent` describes.
         `dtype` is ignored, because the DLPack capsule contains the dtype."""
-        semantics.creating()
+        semantics.enable_for_creation()
         with mx.util.np_shape(True):
             return mx.nd.from_dlpack(lent.capsule).as_np_ndarray()
 
@@ -67,7 +67,7 @@ class MxnetConversion(Conversion):
         instead."""
         if array.dtype == "int8":  # mx.nd.from_numpy does not support int8
             return self.from_numpy(array, devices.CPU)
-        semantics.creating()
+        semantics.enable_for_creation()
         return mx.nd.from_numpy(array, zero_copy=True).as_np_ndarray()
 
     def gives_away(self, x: Any) -> bool:
@@ -89,7 +89,7 @@ class MxnetConversion(Conversion):
             # means that the memory cannot be exported
             x.wait_to_read()
             try:
-                return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).seen_by_numpy()
+                return Lent(mx.nd.to_dlpack_for_read(x.as_nd_ndarray())).numpy_view()
             # after a convolution has run, its weight remains in oneDNN's layout
             # (apache/mxnet#16143)
             except mx.MXNetError:

@@ -15,12 +15,12 @@ The following calls enable it, once and permanently in the calling thread:
 | call | effect if the setting is disabled |
 |---|---|
 | loading, moving, copying, waiting, reading a device | no effect, ever |
-| `chosen`: the program selects MXNet through xdevice | enables the setting |
-| `creating`: xdevice creates a tensor | enables the setting; in a legacy program, logs a warning instead, once |
+| `enable_on_choice`: the program selects MXNet through xdevice | enables the setting |
+| `enable_for_creation`: xdevice creates a tensor | enables the setting; in a legacy program, only warns, once |
 | `enter`, `require`: xdevice computes | enables the setting; in a legacy program, raises `UnsupportedError` |
 
 - A legacy program has created `mx.nd` arrays, symbols or Gluon blocks without the setting. These
-  may not work with the setting, so `chosen` and `creating` leave it disabled in such a program.
+  may not work with the setting, so `enable_on_choice` and `enable_for_creation` leave it disabled in such a program.
   XDEVICE_MXNET_NP=0 leaves it disabled in any program.
 - If the program itself has called `set_np` or `reset_np`, only arithmetic, which needs the
   setting, calls `set_np` again.
@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Final
 
 import mxnet as mx
 
-from xdevice.contract.environment import is_set
+from xdevice.contract.environment import is_enabled
 from xdevice.errors import UnsupportedError
 
 from .library import library
@@ -61,7 +61,7 @@ _log = logging.getLogger("xdevice")
 _is_on = mx.util.is_np_shape
 
 
-_IS_ALLOWED: Final = is_set(VARIABLE, default=True)
+_IS_ALLOWED: Final = is_enabled(VARIABLE, default=True)
 """Whether xdevice may enable NumPy's semantics. This is True unless XDEVICE_MXNET_NP=0."""
 
 
@@ -70,8 +70,8 @@ class _Thread:
 
     def __init__(self, is_decided: bool = False) -> None:
         self.is_decided = is_decided
-        """Whether `creating` has nothing left to do in this thread. The reason is that the program or xdevice has
-        called `set_np` here, or that xdevice must not call it."""
+        """Whether `enable_for_creation` has nothing left to do in this thread. The reason is that the program or
+        xdevice has called `set_np` here, or that xdevice must not call it."""
         self.is_ours = False
         """Whether xdevice has called `set_np` in this thread."""
         self.has_entered = False
@@ -168,11 +168,11 @@ def require() -> None:
         )
 
 
-def chosen() -> None:
+def enable_on_choice() -> None:
     """Called when the program selects MXNet through xdevice. Enables NumPy's semantics in this thread. Does nothing in
     a legacy program, or if the program itself or XDEVICE_MXNET_NP=0 has decided otherwise."""
     # `_switch` would refuse a legacy program too, but it sets `is_decided` first, and
-    # `creating` would then not log its warning. If the setting is enabled while `is_decided` is
+    # `enable_for_creation` would then not log its warning. If the setting is enabled while `is_decided` is
     # False, it is enabled only for a `with` block of the program
     if (
         _IS_ALLOWED
@@ -183,7 +183,7 @@ def chosen() -> None:
         _switch()
 
 
-def creating() -> None:
+def enable_for_creation() -> None:
     """Called before xdevice creates a tensor. Enables NumPy's semantics in this thread. In a legacy program, logs a
     warning instead. Does nothing if the program itself or XDEVICE_MXNET_NP=0 has decided otherwise."""
     if _here.thread.is_decided:
@@ -205,7 +205,7 @@ def creating() -> None:
 
 
 def leave() -> None:
-    """Disables NumPy's semantics in this thread again, if `require`, `chosen` or `creating` enabled them."""
+    """Disables NumPy's semantics in this thread again, if a function of this module enabled them."""
     if _here.thread.is_ours and mx.util.is_np_array():
         mx.npx.reset_np()
     _here.thread = _Thread()

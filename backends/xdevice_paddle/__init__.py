@@ -104,7 +104,7 @@ class PaddleBackend(
         # devices
         self._gpu, self._gpus = accelerators.detect()
         self._natives: dict[Device, Any] = {_CPU: paddle.CPUPlace()}
-        tracing.keep_out()
+        tracing.exclude_xdevice()
 
     # the framework
 
@@ -145,7 +145,7 @@ class PaddleBackend(
 
     def hardware(self) -> frozenset[str]:
         """Returns the words that users may write in place of `gpu` on this machine, such as "cuda"."""
-        return accelerators.words(self._gpu)
+        return accelerators.hardware_names(self._gpu)
 
     def is_started(self, device: Device) -> bool:
         """Whether this process has a context on a CUDA GPU. Returns True for any other device, and if there is no CUDA
@@ -265,7 +265,11 @@ class PaddleBackend(
             # Paddle reads uint16 as bfloat16
             bits = array.view("uint16") if array.dtype.name == "bfloat16" else array
             host = paddle.to_tensor(bits, place=self.to_native(_CPU))
-        return host if device is _CPU else copying.plain(host, self.to_native(device))
+        return (
+            host
+            if device is _CPU
+            else copying.copied_without_gradient(host, self.to_native(device))
+        )
 
     def to_numpy(self, x: paddle.Tensor) -> np.ndarray[Any, Any]:
         """Returns the values of `x` as a dense array. Raises `UnsupportedError` for a tensor

@@ -34,14 +34,14 @@ def detect() -> tuple[str, int]:
     # Paddle's own types of devices take precedence over those of plugins
     default = next((name for name in names if name in ("gpu", "xpu")), None)
     # None if there are no devices
-    name = choose("paddle", names, words, default) or "gpu"
+    name = choose("paddle", names, hardware_names, default) or "gpu"
     # "gpu" is already a kind of device, and not a vendor-specific word
     if name != "gpu":
         devices.HARDWARE.add(name)
     return name, counts[name]
 
 
-def words(name: str) -> frozenset[str]:
+def hardware_names(name: str) -> frozenset[str]:
     """Returns the words that a user may write for the hardware of a Paddle device type, such as
     "cuda" for "gpu"."""
     if name != "gpu":

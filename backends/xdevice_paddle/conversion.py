@@ -134,5 +134,5 @@ class PaddleConversion(Conversion):
         if name in BITS_AS and self.virtual:
             return self.to_numpy(x)
         plain = x.detach().view(BITS_AS[name]) if name in BITS_AS else x.detach()
-        host = Lent(dlpack.to_dlpack(plain)).seen_by_numpy()
+        host = Lent(dlpack.to_dlpack(plain)).numpy_view()
         return host.view(host_dtype(name)) if name in BITS_AS else host

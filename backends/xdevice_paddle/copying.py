@@ -37,19 +37,19 @@ def copied(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     flag `stop_gradient` or gradients are disabled. The copy of a tensor of integers has the same
     flag `stop_gradient` as `x`, but no gradient flows through it."""
     if x.stop_gradient or not paddle.is_grad_enabled():
-        return plain(x, place)
+        return copied_without_gradient(x, place)
     if x.is_floating_point() or x.is_complex():
         # `clone` copies from the host to the host, except for empty tensors, for which it fails in
         # Paddle 2.6
         can_clone = x.place.is_cpu_place() and staging.is_host(place) and x.size
         return x.clone() if can_clone else _by_layer(x, place)
     # integers, through which no gradient flows: only the flag is copied
-    result = plain(x, place)
+    result = copied_without_gradient(x, place)
     result.stop_gradient = False
     return result
 
 
-def plain(x: paddle.Tensor, place: Any) -> paddle.Tensor:
+def copied_without_gradient(x: paddle.Tensor, place: Any) -> paddle.Tensor:
     """Returns a copy of a tensor on a place. No gradient flows through the copy."""
     # a copy through page-locked memory, if that is faster; None if Paddle has to make the copy
     staged = staging.moved(x, place)
@@ -68,7 +68,7 @@ def relocate(x: paddle.Tensor, place: Any) -> None:
     """Moves the memory of `x` to `place`. `x` stays the same object, because optimizers and
     layers may refer to it."""
     # stored in a variable, because get_tensor() does not keep the tensor alive
-    copy = plain(x, place)
+    copy = copied_without_gradient(x, place)
     _share_data_with(x.value().get_tensor())(copy.value().get_tensor())
 
 
@@ -115,7 +115,7 @@ class _Copy(paddle.autograd.PyLayer):  # type: ignore[misc]
         `contexts`."""
         contexts.append(ref(ctx))  # Paddle releases the context in the first backward pass
         ctx.source_place = x.place
-        return plain(x, place)
+        return copied_without_gradient(x, place)
 
     @staticmethod
     def backward(ctx: Any, gradient: paddle.Tensor) -> paddle.Tensor:

@@ -44,7 +44,7 @@ class PaddleMemory(Primitives):
         if not self._is_counted():
             return Memory()
         index = device.index
-        if virtual_devices.registered():
+        if virtual_devices.registered_count():
             if not _COUNTS_PLUGINS:
                 return Memory()
             name = virtual_devices.name_of(device)
@@ -82,7 +82,7 @@ class PaddleMemory(Primitives):
         elif device.kind != "gpu":
             # for the CPU, all memory is counted together
             _reset_peak(_KIND, 0)
-        elif virtual_devices.registered():
+        elif virtual_devices.registered_count():
             paddle.device.reset_max_memory_allocated(virtual_devices.name_of(device))
         else:
             paddle.device.cuda.reset_max_memory_allocated(device.index)

@@ -60,7 +60,11 @@ def require_known(optimizer: Any, backend: Models) -> None:
     moved or saved. An example is LBFGS, which stores its state in an additional attribute `state`. The usual attributes
     contain the state, the parameters and the settings of Paddle's other optimizers."""
     # the tensors in the usual attributes
-    ids = {id(x) for container in optimizers.kept(optimizer) for x in _tensors(container)}
+    ids = {
+        id(x)
+        for container in optimizers.containers_of_tensors(optimizer)
+        for x in _tensors(container)
+    }
     for name, value in vars(optimizer).items():
         if any(id(x) not in ids for x in _tensors(value)):
             raise backend.unsupported(

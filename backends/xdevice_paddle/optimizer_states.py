@@ -46,7 +46,7 @@ def rates(optimizer: Any) -> Iterable[Any]:
     return list(learning_rate_map(optimizer).values())
 
 
-def kept(optimizer: Any) -> Iterable[Any]:
+def containers_of_tensors(optimizer: Any) -> Iterable[Any]:
     """Returns the containers in which Paddle's own optimizers store tensors: the containers of the
     state, of the parameters and of the settings."""
     holders = (accumulators_holder, learning_rate_map, default_dict, parameter_list)

@@ -63,7 +63,7 @@ class PaddleReplicas(Replicas):
             if self.device_of(twin) is not device:
                 copying.relocate(twin, self.to_native(device))
             return twin
-        new = copying.plain(x.detach(), self.to_native(device))
+        new = copying.copied_without_gradient(x.detach(), self.to_native(device))
         new.stop_gradient = not (new.is_floating_point() or new.is_complex())
         return new
 
@@ -93,6 +93,6 @@ class PaddleReplicas(Replicas):
         with paddle.no_grad():
             # a copy, because `add_up` adds in place. Not made with clone(), which fails for empty
             # tensors in Paddle 2.6
-            start = copying.plain(first.astype(wide), first.place)
+            start = copying.copied_without_gradient(first.astype(wide), first.place)
             total = add_up(start, (x.astype(wide) for x in remaining), mean)
             return self._moved_if_elsewhere(total.astype(first.dtype), self.device_of(first))

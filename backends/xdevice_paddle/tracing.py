@@ -37,7 +37,7 @@ _skipped = private.get("paddle.jit.sot.opcode_translator.skip_files.skip_file_na
 _skip = private.get("paddle.jit.sot.opcode_translator.skip_files.setup_skip_files")
 
 
-def keep_out() -> None:
+def exclude_xdevice() -> None:
     """Tells Paddle not to rewrite the functions of xdevice and of this adapter."""
     stand_ins = []
     # the folders of xdevice and of this adapter

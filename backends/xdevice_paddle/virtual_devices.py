@@ -30,7 +30,7 @@ _why_not: str | None = _TOO_LATE
 """The reason why Paddle has no virtual GPUs, or None if it has them."""
 
 
-def registered() -> int:
+def registered_count() -> int:
     """Returns the number of virtual GPUs that have been registered with Paddle."""
     return _registered
 

@@ -166,7 +166,7 @@ class TensorflowBackend(
     def hardware(self) -> frozenset[str]:
         """Returns the words that users may write instead of "gpu" on this machine, such as
         "cuda"."""
-        return accelerators.words()
+        return accelerators.hardware_names()
 
     def to_native(self, device: Device) -> str:
         """Returns TensorFlow's short name of a device: for `gpu:1`, "/GPU:1" or, if it is a
@@ -266,7 +266,7 @@ class TensorflowBackend(
             return  # nothing has run, and sync_devices would start the GPUs
         try:
             tf.test.experimental.sync_devices()
-            accelerators.wait_for_others()
+            accelerators.wait_for_other_devices()
         except tf.errors.OpError:
             tf.experimental.async_clear_error()
             raise

@@ -40,7 +40,7 @@ def kind() -> str:
     return device_type
 
 
-def words() -> frozenset[str]:
+def hardware_names() -> frozenset[str]:
     """Returns the words that users may write instead of "gpu" in TensorFlow, such as "cuda"."""
     return _words(kind())
 
@@ -56,7 +56,7 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(("rocm", "hip") if tf.test.is_built_with_rocm() else ("cuda",))
 
 
-def wait_for_others() -> None:
+def wait_for_other_devices() -> None:
     """Waits for each device that TensorFlow's own `sync_devices` ignores, by reading a value from the device."""
     for device in tf.config.list_logical_devices():
         if device.device_type == "CPU" or (device.device_type == "GPU" and IS_NVIDIA_OR_AMD):

@@ -11,7 +11,7 @@ from xdevice.contract.blocking import Blocking
 from xdevice.contract.patching import Shared
 
 from . import accelerators
-from .callbacks import call_back
+from .callbacks import add_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,14 +59,14 @@ def _block(waits: bool) -> Callable[[], None]:
             tf.test.experimental.sync_devices()
 
     was_synchronous = tf.config.experimental.get_synchronous_execution()
-    call_no_more = call_back(wait) if waits else None
+    remove_callback = add_callback(wait) if waits else None
     tf.config.experimental.set_synchronous_execution(True)
 
     def undo() -> None:
         """Removes the callback, and restores the setting that the thread had before the
         block."""
-        if call_no_more is not None:
-            call_no_more()
+        if remove_callback is not None:
+            remove_callback()
         tf.config.experimental.set_synchronous_execution(was_synchronous)
 
     return undo

@@ -20,7 +20,7 @@ _callbacks: list[Callable[..., None]] = []
 """The callbacks that are currently registered, in all threads."""
 
 
-def call_back(callback: Callable[..., None]) -> Callable[[], None]:
+def add_callback(callback: Callable[..., None]) -> Callable[[], None]:
     """Registers a callback for the operations of this thread. Returns a function that removes the callback. The
     returned function must be called in the same thread.
 
@@ -32,7 +32,7 @@ def call_back(callback: Callable[..., None]) -> Callable[[], None]:
     _add(callback)
     _callbacks.append(callback)
 
-    def call_no_more() -> None:
+    def remove_callback() -> None:
         """Removes the callback. Must be called in the thread that registered it."""
         _callbacks.remove(callback)
         if _callbacks:
@@ -40,4 +40,4 @@ def call_back(callback: Callable[..., None]) -> Callable[[], None]:
         else:
             _remove(callback)
 
-    return call_no_more
+    return remove_callback

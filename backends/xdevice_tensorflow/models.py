@@ -233,7 +233,7 @@ def duplicate(model: Any, device: Device, backend: Models) -> Any:
         with backend.scope(device), _untracked():
             # symbolic tensors cannot be copied, so the copy has the same symbolic tensors as
             # the model
-            memo = {id(value): value for value in parts.traced(model)}
+            memo = {id(value): value for value in parts.stored_symbols(model)}
             memo |= {
                 id(value): backend.copy(value, device) for _, _, value in parts.constants(model)
             }
@@ -512,7 +512,7 @@ class TensorflowModels(Models):
     def model_parts(self, model: Any) -> Iterable[Any]:
         """Returns everything that a model owns, such as layers and variables, in a fixed
         order."""
-        return parts.built(model)
+        return parts.owned_if_built(model)
 
     def tensor_of(self, model: Any) -> Any | None:
         """Returns the value of a variable, on the variable's device. Returns None for any other

@@ -8,8 +8,8 @@ How names are assigned:
   among the layers of its parent, as in Keras's own files.
 - All other objects are named after the attributes that contain them, as in TensorFlow's
   checkpoints.
-- Some variables are found only by `parts.built`, the search that is used to move models. These variables are named by
-  their paths."""
+- Some variables are found only by `parts.owned_if_built`, the search that is used to move models. These variables are
+  named by their paths."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
         ]
         return owned_by_optimizer
     # for a metric too, because it may contain layers, which must have their variables
-    owned = parts.built(model, without=_NO_STATE)
+    owned = parts.owned_if_built(model, without=_NO_STATE)
     if isinstance(model, keras.Metric):
         return _unique(
             (variable.name, parts.tf_variable(variable)) for variable in model.variables

@@ -62,7 +62,7 @@ def tf_variable(variable: Any) -> tf.Variable | None:
 def variables(model: Any) -> list[tuple[str, tf.Variable]]:
     """Returns the name and the `tf.Variable` of each variable of a model, including those of
     its optimizer, its metrics and its random seeds."""
-    return _named(built(model))
+    return _named(owned_if_built(model))
 
 
 def _named(parts: list[Any]) -> list[tuple[str, tf.Variable]]:
@@ -83,7 +83,7 @@ def weights(model: Any) -> list[tuple[str, tf.Variable]]:
     """Returns the name and the `tf.Variable` of each variable that determines the device of a
     model. The variables of metrics and optimizers are included only if the model has no other
     variables, because `fit` creates them on the default device."""
-    parts = built(model, without=_MADE_LATER)
+    parts = owned_if_built(model, without=_MADE_LATER)
     # the model is itself an optimizer or a metric, or has no weights
     if not any(isinstance(part, tf.Variable) for part in parts):
         return variables(model)
@@ -140,7 +140,7 @@ def _is_searched(value: Any) -> bool:
     )
 
 
-def traced(model: Any) -> list[Any]:
+def stored_symbols(model: Any) -> list[Any]:
     """Returns the symbolic tensors that a model has stored during a trace, such as a loss. A
     copy of the model has the same symbolic tensors."""
     return [
@@ -171,7 +171,7 @@ def _attributes(model: Any) -> Iterator[tuple[Any, Any, Any]]:
                 yield holder, key, value
 
 
-def built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
+def owned_if_built(model: Any, without: tuple[type, ...] = ()) -> list[Any]:
     """Returns the result of `owned`: everything that a model owns, except objects of the types in `without` and
     everything that such objects own. Raises `NotBuiltError` if the model does not have its variables yet."""
     parts = owned(model, without)

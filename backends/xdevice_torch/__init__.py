@@ -172,7 +172,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def hardware(self) -> frozenset[str]:
         """Returns the words that users may write for `gpu:i` on this machine, such as "cuda".
         Without a GPU, returns the words for CUDA."""
-        return accelerators.words(self._gpu)
+        return accelerators.hardware_names(self._gpu)
 
     def lacks(self, device: Device) -> frozenset[str]:
         """Returns the names of the dtypes that tensors on this device cannot have."""
@@ -318,7 +318,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
                 and self._gpu == "cuda"
                 and _PLAIN.issuperset(map(type, tensors))
             ):
-                return staging.sent(tensors, native, lambda x: self.move(x, device))
+                return staging.copied_together(tensors, native, lambda x: self.move(x, device))
         except NotImplementedError:
             pass  # below, `move` fails for the same tensor, and raises a more informative error
         return super().move_all(tensors, device)
@@ -327,7 +327,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         """Returns a copy of `x` on another device, possibly before the values of the copy have arrived."""
         # only builds for CUDA can copy in the background
         started = (
-            staging.started(x, self.to_native(device))
+            staging.start_copy(x, self.to_native(device))
             if torch.version.cuda is not None
             else None
         )
@@ -364,7 +364,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         its values have arrived."""
         # a tensor on the host may still be waiting for its values, which waiting for a device
         # does not reveal
-        staging.arrive(x)
+        staging.wait_for_values(x)
         self.synchronize(self.device_of(x))
 
     def blocking(self) -> AbstractContextManager[Any]:
@@ -387,7 +387,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         native, name = self.to_native(device), name_of(array.dtype)
         # a large array is copied to a GPU through page-locked memory, which is faster; None if
         # PyTorch must copy the array
-        staged = staging.array(contiguous, native)
+        staged = staging.put(contiguous, native)
         if staged is not None:
             return staged
         # PyTorch cannot read arrays of bfloat16 or of 8-bit floats. So it is given the bits of
@@ -480,7 +480,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if x.layout is not torch.strided or x.is_nested:
             return False
         # a tensor that is being copied to the host is a wrapper without memory until its values have arrived
-        return type(x) in _PLAIN or conversion.is_plain(type(staging.arrive(x)))
+        return type(x) in _PLAIN or conversion.is_plain(type(staging.wait_for_values(x)))
 
     # memory
 
@@ -583,7 +583,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def _refuse_lazy(self) -> None:
         """Raises `UnsupportedError` if a lazy device, such as XLA's, has been started. A lazy device computes only when
         a result is read, so it is impossible to wait for all of its work."""
-        lazy_type = accelerators.lazy()
+        lazy_type = accelerators.started_lazy_type()
         if lazy_type is not None:
             raise self.unsupported(
                 f"waiting for all work while the lazy device {lazy_type!r} is in use, because it computes a result "

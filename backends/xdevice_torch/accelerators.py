@@ -56,7 +56,9 @@ def detect() -> tuple[str, int]:
     counts = {name: _count(name) for name in dict.fromkeys(names)}
     # XDEVICE_ACCELERATOR may choose an accelerator other than the current one
     name = (
-        choose("torch", [name for name, count in counts.items() if count], words, current)
+        choose(
+            "torch", [name for name, count in counts.items() if count], hardware_names, current
+        )
         or "cuda"
     )
     # from now on users can write the name of a plugin's device, just as they can write "cuda"
@@ -64,7 +66,7 @@ def detect() -> tuple[str, int]:
     return name, counts[name]
 
 
-def words(name: str) -> frozenset[str]:
+def hardware_names(name: str) -> frozenset[str]:
     """Returns the words, such as "cuda", that a user may write for the hardware of the device type `name`. PyTorch
     builds for ROCm call their devices "cuda", so in these builds a user may also write "rocm" or "hip"."""
     return (
@@ -118,7 +120,7 @@ def lacks(name: str, index: int) -> frozenset[str]:
     )
 
 
-def lazy() -> str | None:
+def started_lazy_type() -> str | None:
     """Returns the type of the lazy device that this process has started, or None if there is
     none. The device of torch_xla is assumed to be started once torch_xla has been imported."""
     if "torch_xla" in sys.modules:

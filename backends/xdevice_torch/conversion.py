@@ -143,7 +143,7 @@ class TorchConversion(Conversion):
         one block of memory, and `NotBuiltError` if `x` is a parameter without a shape."""
         # a tensor whose values are still being copied to the host belongs to a subclass
         if type(x) is not torch.Tensor:
-            x = staging.arrive(x)
+            x = staging.wait_for_values(x)
         require_values(x)
         if isinstance(x, MaskedTensor):
             raise UnsupportedError(
@@ -176,7 +176,7 @@ class TorchConversion(Conversion):
         """Returns a DLPack capsule of `x`, a detached tensor. Raises BufferError if `x` is lazily conjugated or
         negated, because its memory then contains other values."""
         # the copy of the values to the host may still be in progress
-        x = staging.arrive(x)
+        x = staging.wait_for_values(x)
         if x.is_conj() or x.is_neg():
             raise BufferError(
                 "the tensor is a lazy conjugate or negative, which PyTorch computes at each use and does not store"

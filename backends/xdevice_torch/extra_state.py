@@ -26,7 +26,7 @@ NAME: Final = next(iter(_Probe().state_dict()))
 """The last part of the key under which a state dict contains the result of a module's `get_extra_state()`."""
 
 
-def lost(model: Module, extra: Iterable[str]) -> str | None:
+def first_lost_key(model: Module, extra: Iterable[str]) -> str | None:
     """Returns the first key in `extra` that belongs to a module without `set_extra_state`, or None if there is no such
     key. The entry with this key cannot be loaded. `extra` contains the keys of the extra states in the state dict of
     `model`."""

@@ -140,7 +140,7 @@ def move(model: Any, native: torch.device) -> Any:
         # `to` creates a new tensor in each module that has the buffer, so the buffers are
         # shared again afterwards
         shared = _shared_buffers(model)
-        with staging.of_modules(model, native):
+        with staging.moving_modules(model, native):
             moved = model.to(native)
         # the tensor at the first place replaces the tensors at the other places
         for places in shared:
@@ -479,7 +479,7 @@ class TorchModels(Models):
 
         # extra state that is a tensor is listed if it can be loaded again
         extra_names = [name for name in state if name.rpartition(".")[2] == extra_state.NAME]
-        lost_name = extra_state.lost(model, extra_names) if extra_names else None
+        lost_name = extra_state.first_lost_key(model, extra_names) if extra_names else None
         if lost_name is not None:
             raise self.unsupported(
                 f"listing {lost_name} of this model, because its module has no set_extra_state() to load it",

@@ -51,7 +51,7 @@ def moved(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Copies `x` through the ring, from the host to a GPU or from a GPU to the host, and returns the copy. Gradients
     flow through the copy. Returns None if PyTorch must copy `x` instead."""
     # the quick tests come first, because every move of a tensor calls this function. `_is_plain` repeats two of these
-    # tests for `started`. `MIN_TO_GPU` is the smaller of the two sizes
+    # tests for `start_copy`. `MIN_TO_GPU` is the smaller of the two sizes
     if (
         torch.compiler.is_compiling()
         or type(x) not in _PLAIN
@@ -166,7 +166,7 @@ def _to_gpu(owner: Any, address: int, target: torch.Tensor) -> bool:
     return ring.to_gpu(owner, address, target, target.data_ptr(), target.nbytes, stream)
 
 
-def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
+def put(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | None:
     """Returns a tensor on a GPU with the values of a NumPy array, copied through the ring.
     Returns None if the array is small or not C-contiguous, if `native` is not a CUDA GPU, or if
     the ring cannot be used; then the caller must copy the array."""
@@ -180,7 +180,7 @@ def array(values: np.ndarray[Any, Any], native: torch.device) -> torch.Tensor | 
     return tensor if _to_gpu(values, values.ctypes.data, tensor) else None
 
 
-def of_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
+def moving_modules(model: torch.nn.Module, native: torch.device) -> AbstractContextManager[Any]:
     """Returns a context manager for the call `model.to(native)`. In its block, large tensors are copied through the
     ring. Without a CUDA device, the context manager does nothing, because its function mode costs time: PyTorch calls
     the mode for each attribute of each tensor."""
@@ -218,7 +218,7 @@ _SMALL: Final = 1 << 20
 faster in measurements."""
 
 
-def sent(
+def copied_together(
     tensors: Sequence[torch.Tensor],
     gpu: torch.device,
     move: Callable[[torch.Tensor], torch.Tensor],
@@ -252,7 +252,7 @@ def _is_small(x: torch.Tensor) -> bool:
 # copies in the background
 
 
-def started(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
+def start_copy(x: torch.Tensor, native: torch.device) -> torch.Tensor | None:
     """Starts to copy `x` to another device, and returns the copy, whose values may arrive later. Work that is queued
     later on a GPU starts after the copy. A copy on the host waits for its values before it can be read. Returns None if
     `x` cannot be copied in the background; then the caller must copy `x` and wait."""
@@ -291,7 +291,7 @@ def arriving(values: torch.Tensor, wait: Callable[[], None]) -> torch.Tensor:
     return wrapper
 
 
-def arrive(x: torch.Tensor) -> torch.Tensor:
+def wait_for_values(x: torch.Tensor) -> torch.Tensor:
     """Returns `x` as an ordinary tensor. If `x` is an `Arriving`, waits until its values have
     arrived, and makes `x` itself an ordinary tensor if PyTorch allows this."""
     # holds the lock, so that another thread finds either an `Arriving` or the finished tensor
@@ -333,7 +333,7 @@ class Arriving(torch.Tensor):
             # otherwise `func` would call this method again and again
             with _OwnFunctions():
                 return func(*args, **(kwargs or {}))
-        args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
+        args, kwargs = replaced(Arriving, wait_for_values, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     @classmethod
@@ -342,7 +342,7 @@ class Arriving(torch.Tensor):
     ) -> Any:
         """Waits for the values in functions that bypass `__torch_function__`, such as
         `torch.tensor` and `torch.as_tensor`."""
-        args, kwargs = replaced(Arriving, arrive, (args, kwargs or {}))
+        args, kwargs = replaced(Arriving, wait_for_values, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 

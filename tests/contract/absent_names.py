@@ -371,7 +371,7 @@ def outcomes(backend: str, dotted: str | None) -> dict[str, Any]:
     promised = {
         name
         for row in names.rows
-        for name in contract.spelled(row)
+        for name in contract.dotted_names(row)
         if row.only in ("", "newer")
     }
     lacking = names.lacking()
@@ -506,8 +506,8 @@ def listed(backend: str) -> str:
 
     code = (
         f"import json, xdevice; xdevice.backend({backend!r}); from xdevice_{backend}.private import private\n"
-        "from xdevice.contract.private import spelled\n"
-        "print(json.dumps([(row.capability, name) for row in private.rows for name in spelled(row)]))"
+        "from xdevice.contract.private import dotted_names\n"
+        "print(json.dumps([(row.capability, name) for row in private.rows for name in dotted_names(row)]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -18,7 +18,14 @@ from helpers.environment import FRAMEWORKS, ROOT, sampled
 
 import xdevice
 from xdevice.contract import private
-from xdevice.contract.private import CAPABILITIES, CORE, Names, Private, spelled, words
+from xdevice.contract.private import (
+    CAPABILITIES,
+    CORE,
+    Names,
+    Private,
+    capabilities_of,
+    dotted_names,
+)
 
 SCRIPT = Path(__file__).with_name("absent_names.py")
 MOST = 400  # with those that show operations, and those that virtual GPUs replace to refuse and to count memory
@@ -34,7 +41,9 @@ def one_of_each_capability(backend):
     """The last name of each capability: the first ones are tried by hand while an adapter is written."""
     return list(
         {
-            row.capability: dotted for row in names_of(backend).rows for dotted in spelled(row)
+            row.capability: dotted
+            for row in names_of(backend).rows
+            for dotted in dotted_names(row)
         }.values()
     )
 
@@ -68,7 +77,7 @@ def test_without_any_name_the_rest_works(backend):
     assert len(reports) >= len(names_of(backend).rows)
     assert [report for report in reports if report["faults"]] == []
     promised = {
-        dotted for row in names_of(backend).rows if not row.only for dotted in spelled(row)
+        dotted for row in names_of(backend).rows if not row.only for dotted in dotted_names(row)
     }
     noticed = {report["name"] for report in reports if report["noticed"]}
     assert promised - noticed - with_another_way(backend) == set(), (
@@ -94,7 +103,7 @@ def test_there_are_few_private_names_and_fewer_in_the_device_layer():
     rows = [row for backend in FRAMEWORKS for row in names_of(backend).rows]
     count = sum(len(row.names) for row in rows)
     assert count <= MOST, count
-    core = sum(len(row.names) for row in rows if {*words(row)} & {*CORE})
+    core = sum(len(row.names) for row in rows if {*capabilities_of(row)} & {*CORE})
     assert core <= MOST_OF_CORE, core
 
 

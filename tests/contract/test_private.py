@@ -16,7 +16,7 @@ import pytest
 from helpers.environment import ROOT, WITH_MODELS, printed, sampled
 
 import xdevice
-from xdevice.contract.private import is_there, spelled
+from xdevice.contract.private import dotted_names, has_name
 from xdevice.contract.private import look_up as found
 
 BACKENDS = [
@@ -85,7 +85,7 @@ def is_promised(row):
 
 def test_the_framework_has_each_name(inventory):
     rows = filter(is_promised, (*patches(inventory), *inventory.PRIVATE))
-    assert not [name for row in rows for name in spelled(row) if not is_there(name)]
+    assert not [name for row in rows for name in dotted_names(row) if not has_name(name)]
 
 
 def test_private_names_are_read_by_the_list_and_nowhere_else(inventory):
@@ -94,8 +94,8 @@ def test_private_names_are_read_by_the_list_and_nowhere_else(inventory):
         'list them in private.py, and read them as private["owner.name"]'
     )
     asked = {name for tree in trees(folder) for name in asked_for(tree)}
-    listed = {name for row in inventory.PRIVATE for name in spelled(row)}
-    patched = {name for row in patches(inventory) for name in spelled(row)}
+    listed = {name for row in inventory.PRIVATE for name in dotted_names(row)}
+    patched = {name for row in patches(inventory) for name in dotted_names(row)}
     assert asked - listed - patched == set(), "list them in private.py"
     assert listed - asked == set(), "private.py lists names that nothing reads"
 

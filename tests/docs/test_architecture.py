@@ -28,7 +28,7 @@ TRAVEL = (
     "containers.trees.flatten",
     "containers.ways.way_into",
     "core.registry.kind_of",
-    "tensors.contents._locate",
+    "tensors.contents._tensors_to_move",
     "contract.primitives.require",
     "contract.primitives.move_all",
     "xdevice_jax.move",
@@ -48,7 +48,7 @@ def test_to_device_travels_as_the_page_says():
     code = code.replace("str(xdevice.try_gpu(1))", repr(str(place)))
     names = {}
     # a text that has been seen before is not parsed again
-    devices.spelled.pop(str(place), None)
+    devices.by_spelling.pop(str(place), None)
     trees.forget()  # a type that has been met before is not asked for its way again
     with xdevice.use_backend(backend):
         called = calls_of(lambda: exec(code, names))

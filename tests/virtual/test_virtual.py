@@ -160,7 +160,7 @@ def test_real_gpus_are_hidden_only_if_asked(loaded):
     assert (backend.virtual, backend.made) == (4, [4])
     later = Listed(real=1)
     later.name = "later"
-    environment.provide(later)
+    environment.set_up(later)
     assert later.virtual == 4
 
 
@@ -170,7 +170,7 @@ def test_real_gpus_stay_hidden_when_the_same_number_is_asked_for_again(loaded):
     xdevice.virtual_gpus(2)
     later = Listed(real=1)
     later.name = "later"
-    environment.provide(later)
+    environment.set_up(later)
     assert (loaded["listed"].virtual, later.virtual) == (2, 2)
 
 
@@ -222,11 +222,11 @@ def test_what_knew_the_devices_of_before_is_asked_again(loaded, monkeypatch):
 def test_a_backend_loaded_later_gets_them_or_refuses(loaded, monkeypatch):
     monkeypatch.setenv("XDEVICE_VIRTUAL_GPUS", "3")
     backend = Listed()
-    environment.provide(backend)
+    environment.set_up(backend)
     assert (backend.virtual, backend.made) == (3, [3])
     for unwilling in (Listed(real=1), Listed(why_not="no")):
         with pytest.raises(xdevice.errors.UnsupportedError):
-            environment.provide(unwilling)
+            environment.set_up(unwilling)
         assert (unwilling.virtual, unwilling.made) == (0, [])
 
 
@@ -264,7 +264,7 @@ def test_numpy_stays_on_the_cpu(loaded):
 
 
 def test_a_text_can_be_made_a_spelling():
-    devices.spell("/ODD:1", xdevice.gpu(7))
+    devices.register_spelling("/ODD:1", xdevice.gpu(7))
     assert xdevice.device("/ODD:1") is xdevice.gpu(7)
 
 

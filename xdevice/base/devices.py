@@ -207,12 +207,12 @@ def without_hardware_name(device: Device) -> Device:
 # the interned devices, by kind and index; the second dict is created when it is first needed
 _interned: dict[tuple[str, int], Device] = {}
 _interned_weakly: Any = None
-_lock = forks.renewed(allocate_lock())
+_lock = forks.unlocked_in_child(allocate_lock())
 _MOST_KEPT: Final = 1024
 """A device with this index or a higher one, which no machine has, is interned only while something refers to it.
 Otherwise a program that names more and more devices would fill the memory."""
-spelled: Final[dict[str, Device]] = {}
-"""The device of each string that was parsed or registered by `spell`."""
+by_spelling: Final[dict[str, Device]] = {}
+"""The device of each string that was parsed or registered by `register_spelling`."""
 
 
 def of(kind: str, index: int = 0) -> Device:
@@ -252,7 +252,7 @@ def parse(spec: object) -> Device:
     if type(spec) is Device:
         return spec
     if type(spec) is str:
-        return spelled.get(spec) or _parse_text(spec)
+        return by_spelling.get(spec) or _parse_text(spec)
     if type(spec) is Named:
         return spec
     # an instance of a subclass of str, which may define its own hash and comparison
@@ -271,10 +271,10 @@ def parse(spec: object) -> Device:
     return _parse_native(spec)
 
 
-def spell(text: str, device: Device) -> None:
+def register_spelling(text: str, device: Device) -> None:
     """Registers a string as a spelling of a device. The adapter for TensorFlow, for example,
     registers the names of the logical CPUs that are its virtual GPUs."""
-    spelled[text] = device
+    by_spelling[text] = device
 
 
 def _index_hint(spec: object) -> str:
@@ -307,8 +307,8 @@ def _parse_text(text: str) -> Device:
     index = int(match["index"] or match["ordinal"] or 0)
     device = of(name, index) if name in KINDS else named(name, index)
     # without both limits, a program that keeps using new strings would fill the memory
-    if len(spelled) < 1024 and device.index < _MOST_KEPT:
-        spelled[text] = device
+    if len(by_spelling) < 1024 and device.index < _MOST_KEPT:
+        by_spelling[text] = device
     return device
 
 

@@ -93,7 +93,7 @@ def dtype_name(dtype: object) -> str:
         return name_of_object
     # Python's `float` is the default dtype, which XDEVICE_FLOATS may change to float64
     if isinstance(dtype, type) and dtype in _PYTHON_DTYPES:
-        return floats.effective(_PYTHON_DTYPES[dtype])
+        return floats.effective_dtype(_PYTHON_DTYPES[dtype])
     if isinstance(dtype, type) and issubclass(dtype, numpy.generic):
         return numpy.dtype(dtype).name
     inner = getattr(dtype, "dtype", dtype)  # jnp.float32 is a class that has the dtype

@@ -58,13 +58,13 @@ def is_float64() -> bool:
     return _setting == FLOAT64
 
 
-def effective(name: str = "float32") -> str:
+def effective_dtype(name: str = "float32") -> str:
     """Returns the dtype to use where the default dtype is `name`. This is `name` itself, unless XDEVICE_FLOATS=float64
     replaces it by a wider dtype.
 
     Example:
         >>> from xdevice.base import floats
-        >>> floats.effective(), floats.effective("int64")
+        >>> floats.effective_dtype(), floats.effective_dtype("int64")
         ('float32', 'int64')
     """
     return _WIDE.get(name, name) if _setting == FLOAT64 else name
@@ -77,10 +77,10 @@ def take(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if _setting == FLOAT64:
         name = array.dtype.name
         return array.astype(_WIDE[name]) if name in _WIDE else array
-    return jitter(array)
+    return jitter_if_requested(array)
 
 
-def jitter(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def jitter_if_requested(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns the array. If XDEVICE_FLOATS requests jitter, each number in the result is changed by one ULP, except
     whole numbers.
 

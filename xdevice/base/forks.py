@@ -25,7 +25,7 @@ def in_child(function: F) -> F:
     return function
 
 
-def renewed(lock: Lock) -> Lock:
+def unlocked_in_child(lock: Lock) -> Lock:
     """Registers a lock to be released in each forked child, and returns the lock. Otherwise a lock that another thread
     of the parent held would never be released in the child, because the child does not have that thread."""
     # Python's own modules, such as logging, call this private method of their locks

@@ -208,7 +208,7 @@ def print_reports(reports: Sequence[Report]) -> None:
     none = "none; start several processes with xdevice launch -n 2 script.py"
     console.print(f"Launcher: {launcher or none}", markup=False, highlight=False)
     # PyPI has another package named xdevice: if both are installed, they overwrite each other's files
-    if (clash := registry.namesake()) is not None:
+    if (clash := registry.namesake_warning()) is not None:
         console.print(f"Problem: {clash}", style="red", markup=False, highlight=False)
 
 

@@ -16,7 +16,7 @@ from xdevice.errors import ContainerError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# the types whose values `first_lost` compares
+# the types whose values `first_lost_attribute` compares
 _PLAIN: Final = (bool, int, float, str, bytes)
 
 members: Final[Any] = type.__dict__["__dict__"].__get__
@@ -42,7 +42,7 @@ def as_name(key: Any) -> Any:
     return str(key) if isinstance(key, str) else key
 
 
-@registry.kept_by_type
+@registry.cached_by_type
 def slots(cls: type) -> tuple[str, ...]:
     """Returns the names of the slots of a class and its bases in the form that `setattr` accepts: private names are
     mangled (`_Class__x`)."""
@@ -85,7 +85,7 @@ def attributes(x: Any) -> dict[Any, Any]:
     return values | in_dict if type(in_dict) is dict else values
 
 
-def first_lost(old: Any, new: Any) -> str:
+def first_lost_attribute(old: Any, new: Any) -> str:
     """Returns the name of the first attribute of `old` that `new` has lost, or "" if there is none. An attribute is
     lost if `new` lacks it or stores a value of another type there. A number or string is also lost if its value
     differs. Attributes with "hash" in their names are ignored, because a stored hash changes with the contents."""
@@ -126,9 +126,9 @@ def read(x: Any) -> tuple[list[Any], list[Any]]:
     return list(map(as_key, values)), list(values.values())
 
 
-def empty(x: Any) -> Any:
-    """Returns a new object of the type of `x`; `fill` will set its attributes. The object is created without calling
-    `__init__`. If the type has a base class written in C, as exceptions have, returns a shallow copy of `x`."""
+def empty_like(x: Any) -> Any:
+    """Returns a new object of the type of `x`; `fill_attributes` will set its attributes. The object is created without
+    calling `__init__`. If the type has a base class written in C, as exceptions have, returns a shallow copy of `x`."""
     try:
         return object.__new__(type(x))
     # a type with a base in C, such as an exception, refuses `object.__new__`
@@ -139,11 +139,11 @@ def empty(x: Any) -> Any:
 def write(x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
     """Returns a new object like `x`. Its attributes have the values `children`, in the order of `keys`, the attributes'
     keys."""
-    return fill(empty(x), x, keys, children)
+    return fill_attributes(empty_like(x), x, keys, children)
 
 
-def fill(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
-    """Sets the attributes of `new`, the result of `empty(x)`, to `children`, and returns `new`. `keys` are the
+def fill_attributes(new: Any, x: Any, keys: Iterable[Any], children: Sequence[Any]) -> Any:
+    """Sets the attributes of `new`, the result of `empty_like(x)`, to `children`, and returns `new`. `keys` are the
     attributes' keys. An attribute that records the device of the object's tensors is set to their new device if they
     have moved."""
     values = dict(zip(map(as_name, keys), children, strict=True))

@@ -20,7 +20,7 @@ from xdevice.errors import ContainerError, shown
 
 from . import attributes as by_attributes
 from . import looks, strangers
-from .attributes import Attribute, attributes, first_lost, put
+from .attributes import Attribute, attributes, first_lost_attribute, put
 from .looks import PLAIN
 
 Names = Iterable[Any]
@@ -223,7 +223,7 @@ def _constructed(x: Any, inside: Any) -> Any:
             f"its constructor returns an object of type {type(new).__qualname__}"
         )
     # the lost attribute was set by another argument of the constructor, or by the program
-    if lost := first_lost(x, new):
+    if lost := first_lost_attribute(x, new):
         raise ContainerError(f"its attribute {lost} would be lost")
     return new
 
@@ -355,7 +355,7 @@ def _write_deque(x: Any, keys: Names, children: Children) -> Any:
     """Returns a new deque of the type of `x` with the items `children` and the same `maxlen`. Ignores `keys`, the
     positions of the items. Raises `ContainerError` if the type's constructor loses an attribute."""
     new = type(x)(children, x.maxlen)
-    lost = first_lost(x, new)
+    lost = first_lost_attribute(x, new)
     if lost:
         raise ContainerError(f"its attribute {lost} would be lost")
     return new

@@ -138,7 +138,7 @@ def has_method(cls: type, name: str) -> bool:
     )
 
 
-@registry.kept_by_type
+@registry.cached_by_type
 def can_hold(cls: type) -> bool:
     """Whether objects of a type may refer to other objects that are worth searching."""
     # a type whose objects can refer to other objects takes part in garbage collection
@@ -241,7 +241,7 @@ def _too_large(x: Any) -> ContainerError:
     )
 
 
-@registry.kept_by_type
+@registry.cached_by_type
 def _references(cls: type) -> _References:
     """Returns the places where objects of a type can have references to other objects."""
     base = next((base for base in (dict, *_LISTS) if issubclass(cls, base)), None)

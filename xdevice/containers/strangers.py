@@ -269,7 +269,7 @@ def _duplicate(x: Any, parts: list[Inner]) -> Any:
     return copy.deepcopy(x, memo)
 
 
-def separate(x: Any, new: Any) -> None:
+def unshare_attributes(x: Any, new: Any) -> None:
     """Replaces each attribute that `new` shares with `x` by a deep copy. `x` is a tensor of a class that the user has
     defined, and `new` is a copy of `x`. Frameworks let both tensors share attributes: PyTorch in `Tensor.to`, NumPy in
     `__array_finalize__`. Raises `ContainerError` if an attribute that holds tensors cannot be copied."""

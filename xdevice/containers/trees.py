@@ -18,7 +18,7 @@ from xdevice.core import registry
 from xdevice.errors import ContainerError, UnsupportedError, shown
 
 from . import looks, strangers
-from .attributes import Attribute, empty, fill
+from .attributes import Attribute, empty_like, fill_attributes
 from .items import (
     ATTRIBUTES,
     SELF_REFERRING,
@@ -201,8 +201,8 @@ class Tree:
     ) -> None:
         self.is_once = once
         self.strangers: list[tuple[int, strangers.Stranger]] = []
-        """The objects of unknown types that hold tensors, each with its index among the leaves. Empty unless `searched`
-        has made the tree."""
+        """The objects of unknown types that hold tensors, each with its index among the leaves. Empty unless
+        `tree_with_strangers` has made the tree."""
         self.walk = flatten(x, keep_movers, once) if walk is None else walk
         self.root, self.leaves, self.kinds = self.walk
 
@@ -303,7 +303,7 @@ class Tree:
             raise ContainerError(f"{self.path(index) or 'the object'}: {error}") from None
 
 
-def searched(x: Any, keep_movers: bool = False, walk: Walked | None = None) -> Tree:
+def tree_with_strangers(x: Any, keep_movers: bool = False, walk: Walked | None = None) -> Tree:
     """Returns the `Tree` of a container. The attribute `strangers` of the tree lists the objects of unknown types that
     hold tensors. If `keep_movers` is True, an object that moves itself is treated as a leaf, and is not walked. `walk`
     is the result of `flatten(x, keep_movers, once=True)` if the caller already has this result. Raises `ContainerError`
@@ -388,7 +388,7 @@ def map_leaves(x: Any, change: Callable[[list[Any]], list[Any]], copies: bool = 
         ContainerError: if a leaf is an object that holds tensors or, if `copies` is True, NumPy arrays. The result
             would share these with `x`. Also raised if a container cannot be walked or rebuilt.
     """
-    tree = searched(x)
+    tree = tree_with_strangers(x)
     tree.refuse_strangers()
     if copies:
         tree.refuse_shared()
@@ -475,7 +475,7 @@ def _rebuild(
         return earlier_twin
     # created before its children, which refer to it, and filled after them
     if way is SELF_REFERRING:
-        done[id(container)] = node, [], empty(container)
+        done[id(container)] = node, [], empty_like(container)
     if inner:
         new = [
             _rebuild(inner[i], changed, touched, done) if i in inner else next(changed)
@@ -487,7 +487,7 @@ def _rebuild(
     if earlier_children is not None and all(map(is_, earlier_children, new)):
         return earlier_twin
     if way is SELF_REFERRING:
-        return fill(done[id(container)][2], container, node[2], new)
+        return fill_attributes(done[id(container)][2], container, node[2], new)
     twin = container
     # if none of these conditions is met, nothing in this container has changed, so the new outer
     # container shares it with the old one

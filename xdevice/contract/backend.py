@@ -49,7 +49,7 @@ PRODUCTS: Final = ("math", "performance", "twins", "distributed", "virtual", "te
 """The folders of xdevice and of an adapter that may extend a backend. A folder that is not installed is ignored."""
 
 # held while the class of a backend is replaced
-_extending = forks.renewed(threading.RLock())
+_extending = forks.unlocked_in_child(threading.RLock())
 
 
 class Backend(Models, Conversion, Replicas, Streams, Blocking):

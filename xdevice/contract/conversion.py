@@ -57,7 +57,7 @@ def aligned(nbytes: int) -> np.ndarray[Any, Any]:
     return memory[start : start + nbytes]
 
 
-def owned(
+def copy_in_c_order(
     array: np.ndarray[Any, Any], room: np.ndarray[Any, Any] | None = None
 ) -> np.ndarray[Any, Any]:
     """Returns a copy of an array in C order. The copy is in the memory of `room`, an array of at least as many bytes;

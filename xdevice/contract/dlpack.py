@@ -113,7 +113,7 @@ class Lent:
         for the dtype."""
         self._tensor.code, self._tensor.bits = label
 
-    def straighten(self) -> None:
+    def set_compact_strides(self) -> None:
         """Replaces the strides in the capsule of a compact tensor by the strides of C order. Only strides along
         dimensions of size 1 change."""
         if self.strides != compact_strides(self.shape):
@@ -153,7 +153,7 @@ class Lent:
         del token
         return adopt(self)
 
-    def seen_by_numpy(self) -> np.ndarray[Any, Any]:
+    def numpy_view(self) -> np.ndarray[Any, Any]:
         """Returns the memory as a NumPy array that is meant only for reading. The array keeps the memory alive."""
         import numpy
 

@@ -66,7 +66,7 @@ def _refuse_misspelt() -> None:
             )
 
 
-def provide(backend: Backend) -> None:
+def set_up(backend: Backend) -> None:
     """Sets up a backend that is being loaded, with the settings that the program or the environment requests: virtual
     GPUs, the default dtype float64, or blocking mode."""
     if wanted := requested_gpus():
@@ -91,10 +91,10 @@ def is_blocking_wanted() -> bool:
         >>> is_blocking_wanted()
         False
     """
-    return is_set(BLOCKING, default=False)
+    return is_enabled(BLOCKING, default=False)
 
 
-def is_set(variable: str, *, default: bool) -> bool:
+def is_enabled(variable: str, *, default: bool) -> bool:
     """Returns True if an environment variable is "1", False if it is "0", and `default` if it is unset or empty. Raises
     `SettingError` for any other value."""
     value = os.environ.get(variable, "").strip()
@@ -125,7 +125,7 @@ def requested_gpus() -> tuple[Any, ...]:
     no virtual GPUs are requested. Raises `SettingError` as `virtual_gpus_wanted` does."""
     _, text = request()
     try:
-        return parsed(text)
+        return parse_virtual_gpus(text)
     except ValueError as error:
         raise SettingError(
             f"{VIRTUAL_GPUS} must be a non-negative int, not {shown(text)}; {VIRTUAL_GPUS}=4 creates 4 virtual GPUs, "
@@ -141,7 +141,7 @@ def request() -> tuple[str, str]:
     return VIRTUAL_GPUS, _variable()
 
 
-def remember(text: str) -> None:
+def remember_request(text: str) -> None:
     """Stores the program's request for the virtual GPUs that `text` describes, so that backends that are loaded later
     get these virtual GPUs too."""
     requested.virtual_gpus = text
@@ -153,7 +153,7 @@ def _variable() -> str:
 
 
 @cache
-def parsed(text: str) -> tuple[Any, ...]:
+def parse_virtual_gpus(text: str) -> tuple[Any, ...]:
     """Returns the `Character` of each virtual GPU that `text` describes. Raises `ValueError` if `text` is not a valid
     description."""
     if text in ("", "0"):
@@ -171,7 +171,7 @@ def refuse_too_late(backend: Backend) -> None:
         return
     # empty if the backend was loaded with its real GPUs
     loaded_with = backend.characters if backend.virtual else ()
-    if parsed(text) != loaded_with:
+    if parse_virtual_gpus(text) != loaded_with:
         raise SettingError(
             f"{VIRTUAL_GPUS}={text} was set after {backend.name} was loaded with {backend.virtual} virtual GPUs; set "
             f"the variable before the program starts, or in the program's first line (in a notebook, restart the "

@@ -14,7 +14,7 @@ from xdevice.base import forks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-import_lock = forks.renewed(threading.RLock())
+import_lock = forks.unlocked_in_child(threading.RLock())
 """Held while a framework is imported, because the import changes the dlopen flags and the warning filters, which apply
 to the whole process."""
 

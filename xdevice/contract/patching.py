@@ -26,7 +26,7 @@ requests reports, unless it is inside a transfer that was already reported."""
 
 
 @contextmanager
-def unseen() -> Iterator[None]:
+def unreported() -> Iterator[None]:
     """Opens a block in which transfers are not reported. The block is meant for reads by xdevice itself that the
     program has not requested."""
     token = listening.set(False)
@@ -38,7 +38,7 @@ def unseen() -> Iterator[None]:
 
 # in place of the previous value, if the owner did not have the attribute itself but inherited it
 _ABSENT: Final = object()
-lock: Final = forks.renewed(threading.RLock())
+lock: Final = forks.unlocked_in_child(threading.RLock())
 # the replaced attributes, by the owner's `id` and the attribute's name
 _replaced: dict[tuple[int, str], _Hook] = {}
 

@@ -95,13 +95,13 @@ class Names:
         self.rows = tuple(row for table in rows for row in table)
         # reversed, so that the first of several rows with the same name is used
         self._row_by_name = {
-            dotted: row for row in reversed(self.rows) for dotted in spelled(row)
+            dotted: row for row in reversed(self.rows) for dotted in dotted_names(row)
         }
         # the absent names for each pair of arguments of `require_names_for` so far
         self._lacking: dict[tuple[str, Only], list[str]] = {}
         # `require_names_for` is never called with a misspelt capability, so the names in such a row would not be
         # checked
-        unknown = {word for row in self.rows for word in words(row)} - {*CAPABILITIES}
+        unknown = {word for row in self.rows for word in capabilities_of(row)} - {*CAPABILITIES}
         if unknown:
             raise ContractError(
                 f"{framework}: {sorted(unknown)} are not capabilities; expected words from {CAPABILITIES}"
@@ -127,7 +127,7 @@ class Names:
         """Whether the framework has this name. The name may be that of an attribute that only instances of a class
         have."""
         self._row(dotted)
-        return is_there(dotted)
+        return has_name(dotted)
 
     def field(self, dotted: str) -> Any:
         """Returns a `Field` for an attribute. Calling the `Field` with an object reads the attribute, and its method
@@ -162,14 +162,15 @@ class Names:
         rows = [
             row
             for row in self.rows
-            if capability in words(row) and (row.only == only or self._is_promised(row))
+            if capability in capabilities_of(row)
+            and (row.only == only or self._is_expected(row))
         ]
-        return [dotted for row in rows for dotted in spelled(row) if not is_there(dotted)]
+        return [dotted for row in rows for dotted in dotted_names(row) if not has_name(dotted)]
 
     def lacking(self) -> list[str]:
         """Returns a list of error messages for `xdevice info`, one for each capability that needs a name that the
         framework lacks. Imports the modules that should define these names, which can take several seconds."""
-        capabilities = dict.fromkeys(word for row in self.rows for word in words(row))
+        capabilities = dict.fromkeys(word for row in self.rows for word in capabilities_of(row))
         return [
             str(self.error(word, lacking))
             for word in capabilities
@@ -186,7 +187,7 @@ class Names:
             f"tested up to {self.framework} {self.tested}; install that version, or a newer version of xdevice"
         )
 
-    def _is_promised(self, row: Private) -> bool:
+    def _is_expected(self, row: Private) -> bool:
         """Whether every build of the installed framework should have the names of a row. It should if the row has no
         condition (`only`), or if the condition is "newer" and the installed version is the tested version or later."""
         if row.only == "newer":
@@ -296,13 +297,13 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:2]]
 
 
-def spelled(row: Private) -> Iterator[str]:
+def dotted_names(row: Private) -> Iterator[str]:
     """Returns an iterator over the dotted names of a row. For "*" (all functions), it yields only the name of the
     owner."""
     return (row.owner if name == "*" else f"{row.owner}.{name}" for name in row.names)
 
 
-def words(row: Private) -> list[str]:
+def capabilities_of(row: Private) -> list[str]:
     """Returns the capabilities that need the names of a row: ["blocking", "compile"] for
     "blocking and compile"."""
     return row.capability.replace(" and ", ", ").split(", ")
@@ -334,7 +335,7 @@ def look_up(dotted: str) -> Any:
     return _ABSENT
 
 
-def is_there(dotted: str) -> bool:
+def has_name(dotted: str) -> bool:
     """Whether a framework has a name. Returns True if the owner has the attribute. Also returns True if the owner is a
     class or function whose code reads or writes an attribute with this name."""
     owner_name, _, name = dotted.rpartition(".")

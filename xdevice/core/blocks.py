@@ -22,10 +22,10 @@ if TYPE_CHECKING:
         owner: tuple[int, Any]
 
 
-_lock = forks.renewed(_thread.allocate_lock())
+_lock = forks.unlocked_in_child(_thread.allocate_lock())
 
 
-def owner() -> tuple[int, Any]:
+def thread_and_task() -> tuple[int, Any]:
     """Returns the id of this thread and the asyncio task that the thread is running. The task is None if the thread is
     running no task."""
     return _thread.get_ident(), current_task()
@@ -48,7 +48,7 @@ def index_in(stack: Sequence[OpenBlock], key: object, code: str) -> int:
     Raises:
         ScopeError: if there is no such block.
     """
-    this_owner = owner()
+    this_owner = thread_and_task()
     for index in reversed(range(len(stack))):
         # several threads may have entered blocks with the same object
         if stack[index].key is key and stack[index].owner == this_owner:
@@ -59,7 +59,7 @@ def index_in(stack: Sequence[OpenBlock], key: object, code: str) -> int:
     )
 
 
-class Entered:
+class OpenBlocks:
     """The open blocks of all `with` statements that use the same object. Each block is stored with its owner, the
     thread and task that entered the block. The caller decides which object represents a block."""
 
@@ -70,7 +70,7 @@ class Entered:
 
     def add(self, block: Any) -> None:
         """Adds `block`, which this thread and task have entered."""
-        self._open.append((owner(), block))
+        self._open.append((thread_and_task(), block))
 
     def take(self) -> tuple[Any, int]:
         """Removes the block that is being exited, and returns it with the id of the thread that entered it. This is the
@@ -79,7 +79,7 @@ class Entered:
         Raises:
             ScopeError: if no block is open.
         """
-        this_owner = owner()
+        this_owner = thread_and_task()
         with _lock:
             for index in reversed(range(len(self._open))):
                 # the last block of this thread and task

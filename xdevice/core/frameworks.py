@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Final
 
 
-class Known:
+class Framework:
     """The facts about a built-in backend that are needed before its adapter is loaded."""
 
     def __init__(
@@ -39,8 +39,8 @@ class Known:
 
 
 KNOWN: Final = (
-    Known("torch", ("pytorch",), ("torch",), "pip install torch"),
-    Known(
+    Framework("torch", ("pytorch",), ("torch",), "pip install torch"),
+    Framework(
         "tensorflow",
         ("tf",),
         ("tensorflow", "keras"),
@@ -48,18 +48,18 @@ KNOWN: Final = (
         # TensorFlow imports JAX, if it is installed
         brings=("jax",),
     ),
-    Known(
+    Framework(
         "paddle", ("paddlepaddle",), ("paddle",), "pip install paddlepaddle", is_fragile=True
     ),
-    Known(
+    Framework(
         "mxnet",
         ("mx",),
         ("mxnet",),
         "pip install 'mxnet<2' 'numpy<2', on Linux and Python 3.12 or older",
         is_fragile=True,
     ),
-    Known("jax", (), ("jax", "jaxlib"), "pip install jax"),
-    Known("numpy", ("np",), ("numpy",), "pip install numpy"),
+    Framework("jax", (), ("jax", "jaxlib"), "pip install jax"),
+    Framework("numpy", ("np",), ("numpy",), "pip install numpy"),
 )
 """The built-in backends, in the order in which they are tried if the program does not choose a backend. NumPy must be
 the last, because code that excludes NumPy uses `KNOWN[:-1]`."""
@@ -75,13 +75,13 @@ wanted: Final[set[str]] = set()
 """The names of the backends that xdevice itself is loading, or has loaded."""
 
 
-def find(name: str) -> Known | None:
-    """Returns the `Known` of the built-in backend with this name; None for any other name, including an alias."""
+def find(name: str) -> Framework | None:
+    """Returns the `Framework` of the built-in backend with this name; None for any other name, including an alias."""
     return next((framework for framework in KNOWN if framework.name == name), None)
 
 
-def list_imported() -> list[Known]:
-    """Returns the `Known` of each framework that has been imported, except NumPy, because every framework imports
+def list_imported() -> list[Framework]:
+    """Returns the `Framework` of each framework that has been imported, except NumPy, because every framework imports
     NumPy."""
     return [
         framework

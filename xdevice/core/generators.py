@@ -101,37 +101,37 @@ def _plain(state: Any) -> Any:
     return state.tolist() if hasattr(state, "tolist") else state
 
 
-class Place:
+class Source:
     """The generator that a process, a block or a task uses (`numbers`). `seed(n)` replaces this generator by another
     generator. `key` is the object with which the block was entered; None for a process or task. `owner` is the thread
-    and task that created the `Place`."""
+    and task that created the `Source`."""
 
     def __init__(self, numbers: Numbers, key: object) -> None:
         self.numbers = numbers
         self.key = key
-        self.owner = blocks.owner()
+        self.owner = blocks.thread_and_task()
 
 
-entered: ContextVar[tuple[Place, ...]] = ContextVar("xdevice_random", default=())
-_process: dict[str, Place] = {}
-"""The `Place` of the process, under the key "". It is created when it is first needed."""
+entered: ContextVar[tuple[Source, ...]] = ContextVar("xdevice_random", default=())
+_process: dict[str, Source] = {}
+"""The `Source` of the process, under the key "". It is created when it is first needed."""
 
 
-def current_place() -> Place:
-    """Returns the `Place` that supplies the random numbers of this thread or task. It belongs to the innermost block or
-    task or, without a block or task, to the process."""
-    places = entered.get()
-    if places:
-        return places[-1]
-    # `setdefault` is atomic: two threads that call it at once get the same place
-    return _process.get("") or _process.setdefault("", Place(Numbers(_first_seed()), None))
+def current_source() -> Source:
+    """Returns the `Source` that supplies the random numbers of this thread or task. It belongs to the innermost block
+    or task or, without a block or task, to the process."""
+    sources = entered.get()
+    if sources:
+        return sources[-1]
+    # `setdefault` is atomic: two threads that call it at once get the same source
+    return _process.get("") or _process.setdefault("", Source(Numbers(_first_seed()), None))
 
 
-def branch() -> None:
+def use_derived_generator() -> None:
     """Makes the current context, which belongs to a task, use a new generator, derived from the generator that the task
     uses now. Each call derives a different generator."""
-    place = current_place()
-    entered.set((*entered.get(), Place(place.numbers.for_task(), None)))
+    source = current_source()
+    entered.set((*entered.get(), Source(source.numbers.for_task(), None)))
 
 
 @contextmanager
@@ -139,12 +139,12 @@ def keep_generator() -> Iterator[None]:
     """Opens a block. After the block, numbers come from the same generator as before, even if `seed(n)` was called
     inside. The generator's state is not restored: the generator continues after the numbers that were drawn from it
     inside."""
-    place = current_place()
-    before = place.numbers
+    source = current_source()
+    before = source.numbers
     try:
         yield
     finally:
-        place.numbers = before
+        source.numbers = before
 
 
 def _first_seed() -> int:
@@ -162,24 +162,24 @@ def _first_seed() -> int:
     return int(text)
 
 
-def _places_of_thread() -> tuple[Place, ...]:
-    """Returns the places from which the current thread can draw. The places of other threads are irrelevant, because
+def _sources_of_thread() -> tuple[Source, ...]:
+    """Returns the sources from which the current thread can draw. The sources of other threads are irrelevant, because
     these threads do not exist in a forked child."""
     return (*_process.values(), *entered.get())
 
 
 def _before_fork() -> None:
     """Counts the fork, in the parent, before the child is forked."""
-    for place in _places_of_thread():
+    for source in _sources_of_thread():
         # counted in the parent, so that each child gets a different number
-        place.numbers.forks += 1
+        source.numbers.forks += 1
 
 
 def _after_fork() -> None:
     """Replaces the generators in a forked child by new ones. Otherwise the child would draw the same numbers as its
     parent and the parent's other children."""
-    for place in _places_of_thread():
-        place.numbers = place.numbers.for_fork()
+    for source in _sources_of_thread():
+        source.numbers = source.numbers.for_fork()
 
 
 # Windows has no fork

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Final
 
-    from .frameworks import Known
+    from .frameworks import Framework
 
 # the modules whose import this hook may take over: not NumPy (the last of `KNOWN`), which all
 # frameworks import
@@ -41,9 +41,9 @@ _intercepted: Final = {
     for framework in frameworks.KNOWN
     if guest in framework.modules
 }
-_being_handed_over: Final[list[tuple[int, Known]]] = []
+_being_handed_over: Final[list[tuple[int, Framework]]] = []
 """The frameworks whose import is being handed over to xdevice, each with the thread that is importing the framework."""
-_being_looked_up: Final[list[tuple[int, Known]]] = []
+_being_looked_up: Final[list[tuple[int, Framework]]] = []
 """The frameworks whose specs are being requested from the other finders of `sys.meta_path`, each with the thread that
 makes the request."""
 
@@ -52,7 +52,7 @@ class _Finder:
     """Hands the import of a framework to xdevice if an ordinary import may not be enough. It may not be enough if
     environment variables of xdevice apply to every framework, if xdevice itself has loaded or is loading the backend,
     or if another framework has been imported. An ordinary import may also fail or break the framework
-    (`Known.is_fragile`)."""
+    (`Framework.is_fragile`)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -98,7 +98,7 @@ class _Loader:
     """Wraps the loader of a framework, so that xdevice creates the framework's backend while the framework is being
     imported."""
 
-    def __init__(self, loader: object, framework: Known) -> None:
+    def __init__(self, loader: object, framework: Framework) -> None:
         self._loader = loader
         self._known = framework
 
@@ -165,7 +165,7 @@ class _Loader:
         from . import selection
 
         try:
-            selection.hand_over(name, self._known)
+            selection.load_backend_of(name, self._known)
         # continuing would silently ignore the variable
         except SettingError:
             raise
@@ -183,7 +183,7 @@ class _Loader:
 _finder: Final = _Finder()
 
 
-def _is_needed(framework: Known) -> bool:
+def _is_needed(framework: Framework) -> bool:
     """Whether xdevice has to take over the import of a framework, because an ordinary import may fail, or would ignore
     settings in xdevice's environment variables."""
     # the adapter itself imports its framework, and in the right way

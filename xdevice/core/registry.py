@@ -141,14 +141,14 @@ def entry_points() -> dict[str, EntryPoint]:
             _refuse_conflict(point, points.get(point.name))
             points[point.name] = point
         _entry_points = points
-        if (clash := namesake()) is not None:
+        if (clash := namesake_warning()) is not None:
             import warnings
 
             warnings.warn(clash, RuntimeWarning, stacklevel=2)
     return _entry_points
 
 
-def namesake() -> str | None:
+def namesake_warning() -> str | None:
     """Returns the text of a warning if PyPI's unrelated package `xdevice` is also installed, because both packages
     contain a file `xdevice/__init__.py`. Returns None if that package is not installed."""
     from importlib.metadata import PackageNotFoundError, version
@@ -333,7 +333,7 @@ def make(name: str) -> Backend:
             raise _import_failed(name, error) from error
         _refuse_too_old(backend)
         # virtual GPUs, float64 and blocking mode, if the program or the environment requests them
-        environment.provide(backend)
+        environment.set_up(backend)
         _register(backend)
         return backend
 
@@ -443,7 +443,7 @@ def remember(facts: dict[int, Any], cls: type, fact: Any) -> None:
     finalize(cls, facts.pop, id(cls), None).atexit = False
 
 
-def kept_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
+def cached_by_type(learn: Callable[[type], _Fact]) -> Callable[[type], _Fact]:
     """Decorates `learn`, a function of a type, so that each result is cached for as long as the type exists.
     `functools.cache` would keep the types alive, and cannot handle a type whose metaclass makes the type unhashable."""
     facts: dict[int, _Fact] = {}
@@ -549,7 +549,7 @@ def _owner_of_module(root: str) -> Backend | None:
     if root == "builtins" or not _is_imported(root):
         return None
     if root in GUESTS:
-        return host_of(root)
+        return backend_of_guest(root)
     for framework in KNOWN:
         if root in framework.modules:
             return load(framework.name)
@@ -560,7 +560,7 @@ def _owner_of_module(root: str) -> Backend | None:
     return load(root) if root in entry_points() else None
 
 
-def host_of(guest: str) -> Backend:
+def backend_of_guest(guest: str) -> Backend:
     """Returns the backend that `guest` is running on. `guest` is the name of a library that runs on several frameworks,
     such as Keras. Raises `UnsupportedError` if that backend cannot move the library's models, and the errors of
     `load`."""

@@ -146,7 +146,7 @@ class Block:
 
     def __init__(self, key: Any, make: Callable[[], AbstractContextManager[Any]]) -> None:
         self.key = key
-        self.owner = blocks.owner()
+        self.owner = blocks.thread_and_task()
         self._make = make
         # the call of `_undo_at_await` that is scheduled in the event loop; None outside tasks
         self._scheduled_undo: Any = None

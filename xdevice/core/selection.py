@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from xdevice.contract import Backend
 
-    from .frameworks import Known
+    from .frameworks import Framework
 
 VARIABLE: Final = "XDEVICE_BACKEND"
 
@@ -57,7 +57,7 @@ def current() -> Backend:
     return backend
 
 
-def names_virtual_gpus() -> bool:
+def are_virtual_gpus_requested() -> bool:
     """Whether XDEVICE_VIRTUAL_GPUS is now set to a value that is not empty."""
     return bool(_environ.get(_VIRTUAL_KEY))
 
@@ -82,9 +82,9 @@ def restore_default(before: Backend | None) -> None:
 
 
 def _resolve() -> Backend:
-    """Returns the backend that XDEVICE_BACKEND names or, if the variable is not set, the backend that `_prefer` names.
-    If a backend was chosen before, returns that backend again, and warns that the variable has changed. Raises the
-    errors of `registry.load`."""
+    """Returns the backend that XDEVICE_BACKEND names or, if the variable is not set, the one that `_preferred_name`
+    names. If a backend was chosen before, returns that backend again, and warns that the variable has changed. Raises
+    the errors of `registry.load`."""
     global _resolved, _resolved_from
     # changing the backend in the middle of a program would mix the tensors of two frameworks
     if _resolved is not None:
@@ -99,7 +99,7 @@ def _resolve() -> Backend:
         )
         # raises an error if the backend cannot work in this forked child
         return registry.load(_resolved.name)
-    _resolved = _from_variable() or registry.load(_prefer())
+    _resolved = _from_variable() or registry.load(_preferred_name())
     _resolved_from = _environ.get(_KEY)
     return _resolved
 
@@ -119,8 +119,8 @@ def _from_variable() -> Backend | None:
     return backend
 
 
-def hand_over(module: str, framework: Known) -> None:
-    """Loads the backend of `module`, which the program is importing; `framework` is the `Known` of the module's
+def load_backend_of(module: str, framework: Framework) -> None:
+    """Loads the backend of `module`, which the program is importing; `framework` is the `Framework` of the module's
     framework. If environment variables request virtual GPUs, blocking mode or float64, also loads the backends of the
     frameworks that the module has imported.
 
@@ -128,7 +128,9 @@ def hand_over(module: str, framework: Known) -> None:
         XDeviceError: as `registry.load` does.
     """
     backend = (
-        registry.host_of(module) if module in registry.GUESTS else registry.make(framework.name)
+        registry.backend_of_guest(module)
+        if module in registry.GUESTS
+        else registry.make(framework.name)
     )
     # the variable names this backend, which has the same effect as `set_backend`
     if os.environ.get(VARIABLE, "").strip().lower() in (framework.name, *framework.aliases):
@@ -142,7 +144,7 @@ def hand_over(module: str, framework: Known) -> None:
             registry.load(name)
 
 
-def _prefer() -> str:
+def _preferred_name() -> str:
     """Returns the name of the only framework that the program has imported. If the program has imported none or
     several, returns the first installed framework in the order of preference."""
     imported = registry.imported_frameworks()
@@ -273,5 +275,5 @@ class _OpenBlock:
 
     def __init__(self, key: use_backend, chosen: Backend) -> None:
         self.key = key
-        self.owner = blocks.owner()
+        self.owner = blocks.thread_and_task()
         self.chosen = chosen

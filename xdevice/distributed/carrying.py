@@ -24,12 +24,12 @@ from xdevice.errors import (
 )
 from xdevice.math.arithmetic.namespace import array_namespace
 from xdevice.replicas.operands import (
-    bytes_of,
-    check_sum,
     dtype_of,
+    nbytes_of,
     read,
     refuse_sparse,
     refuse_symbol,
+    require_summable,
     shape_of,
 )
 from xdevice.tensors.conversion import convert
@@ -75,7 +75,7 @@ def require_reducible(operand: Operand, op: str) -> None:
                 f"{operand.name} has dtype {dtype}, which {op} does not support; cast the tensor to float16 first"
             )
         return
-    check_sum(operand, op)
+    require_summable(operand, op)
 
 
 def require_sendable_dtype(operand: Operand, op: str | None) -> None:
@@ -131,7 +131,7 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
         operand = operands[i]
         dtype = dtype_of(operand)
         kind = operand.backend.name, dtype, operand.backend.device_of(read(operand))
-        size = bytes_of(operand)
+        size = nbytes_of(operand)
         # an empty bucket means that the kind has no bucket yet
         bucket, used, limit = filling.get(kind, (Bucket(dtype, []), 0, FIRST_BUCKET_BYTES))
         if not bucket.indices or used + size > limit:
@@ -146,7 +146,7 @@ def buckets_of(operands: list[Operand], indices: Sequence[int]) -> list[Bucket]:
 
 def _is_small(operand: Operand) -> bool:
     """Whether a tensor is sent together with other tensors, in one vector."""
-    return dtype_of(operand) in _PACKABLE and 0 < bytes_of(operand) <= _SMALL_BYTES
+    return dtype_of(operand) in _PACKABLE and 0 < nbytes_of(operand) <= _SMALL_BYTES
 
 
 def _is_empty(operand: Operand) -> bool:

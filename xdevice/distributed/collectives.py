@@ -20,7 +20,7 @@ from xdevice.replicas.operands import (
     refuse_overlaps,
     require_built,
     shape_of,
-    sizes_of,
+    sizes_of_parts,
     summands_in,
     tensors_in,
 )
@@ -294,7 +294,7 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
         return x
     x = registry.as_array(x)
     operands = tensors_in(x, "x", "split")
-    sizes = sizes_of(length_of(operands), session.size, even, "ranks")
+    sizes = sizes_of_parts(length_of(operands), session.size, even, "ranks")
     # not `require_ready`, which would also check the requirements of the engine, but nothing is sent here
     session.require_open("split_batch")
     if session.size == 1:

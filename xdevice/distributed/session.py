@@ -571,4 +571,4 @@ class Session:
 
 def _bytes_of(tensors: list[Operand]) -> int:
     """Returns the total size of these tensors, in bytes."""
-    return sum(map(operands.bytes_of, tensors))
+    return sum(map(operands.nbytes_of, tensors))

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from xdevice.core import selection
-from xdevice.core.blocks import Entered
+from xdevice.core.blocks import OpenBlocks
 from xdevice.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class blocking:
 
     def __init__(self, *backends: str | Backend) -> None:
         self._backends = backends
-        self._entered = Entered("blocking()")
+        self._entered = OpenBlocks("blocking()")
 
     def __enter__(self) -> None:
         # the backends are looked up when the block is entered, not when the object is created

@@ -8,7 +8,7 @@ from typing import Any
 from xdevice.errors import ArgumentError
 
 
-def require_running(name: str, function: Any) -> None:
+def refuse_generator_function(name: str, function: Any) -> None:
     """Raises `ArgumentError` for a generator function or a coroutine function, because a call of such a function
     returns without running its body. `name` is the name of the calling function to show in the error message."""
     if (

@@ -182,7 +182,7 @@ class Stream:
         """
         # the tensors in an object of an unknown type would not be found below, so such an object is refused
         if registry.kind_of(type(x)) is None:
-            trees.searched(x).refuse_strangers()
+            trees.tree_with_strangers(x).refuse_strangers()
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
         if not tensors:
             raise NotATensorError(

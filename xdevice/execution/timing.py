@@ -13,7 +13,7 @@ from xdevice.base.devices import Device
 from xdevice.core import selection
 from xdevice.errors import ArgumentError, DeviceError, TimingError, UnsupportedError, shown
 
-from .calls import require_running
+from .calls import refuse_generator_function
 from .waiting import sync
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def measure(
         raise ArgumentError(
             f"measure() expects a function to call, not {fn!r:.100}: write measure(f, x), not measure(f(x))"
         )
-    require_running("measure", fn)
+    refuse_generator_function("measure", fn)
     _check_count("warmup", warmup, 0)
     _check_count("repeats", repeats, 1)
     targets = _targets(devices)

@@ -10,7 +10,7 @@ from xdevice.containers import trees
 from xdevice.contract import Backend
 from xdevice.core import registry, selection
 from xdevice.tensors.contents import owned
-from xdevice.tensors.refusals import refuse_non_container, traced
+from xdevice.tensors.refusals import refuse_non_container, symbol_error
 from xdevice.tensors.unlisted import WholeModel
 
 
@@ -89,7 +89,7 @@ def _sync_owned(backend: Backend, kind: str, x: Any) -> None:
     `UnsupportedError` for a symbol, which stands for a tensor while a function is traced, and has no values. `kind` is
     "tensor", "model" or "symbol"."""
     if kind == "symbol":
-        raise traced(backend, type(x).__qualname__)
+        raise symbol_error(backend, type(x).__qualname__)
     if kind == "tensor":
         backend.wait(x)
         return

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from xdevice.base import floats, spellings
 from xdevice.base.dtypes import FLOATS, dtype_name
-from xdevice.contract.patching import unseen
+from xdevice.contract.patching import unreported
 from xdevice.core import registry
 from xdevice.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, shown
 from xdevice.math.arithmetic import by_hand
@@ -612,9 +612,9 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
     layers = _layers_of(indices, "one_hot")
     indices = layers.require_indices(indices, "one_hot")
     (classes,) = _ints("one_hot", "n", n, least=1, count=1)
-    # `effective` is float32, or float64 in a run with `--float64`
+    # `effective_dtype` is float32, or float64 in a run with `--float64`
     name = (
-        floats.effective()
+        floats.effective_dtype()
         if dtype is None
         else layers.checks.supported_dtype(dtype_name(dtype))
     )
@@ -853,9 +853,9 @@ class _Layers(Functions):
         if self.guards is None or self.backend.device_of(indices).kind != "cpu":
             self.backend.eagerly(check)
             return
-        # `unseen`: this read is not reported as a transfer, because the same program does not
+        # `unreported`: this read is not reported as a transfer, because the same program does not
         # read the indices on a GPU, where the kernels check them themselves
-        with unseen():
+        with unreported():
             self.backend.eagerly(check)
 
     def _read_and_require_range(self, indices: Any, n: int, function: str) -> None:

@@ -492,21 +492,21 @@ class seed:
         self._n = _as_int("a seed", n)
         if self._n < 0:
             raise ArgumentError(f"a seed must be a non-negative int, not {n}")
-        # the attribute `numbers` of this `Place` is the generator from which the calling code
+        # the attribute `numbers` of this `Source` is the generator from which the calling code
         # draws
-        self._place = generators.current_place()
+        self._source = generators.current_source()
         # the generator is seeded immediately, for a call without `with`; `__enter__` restores
         # the previous generator
-        self._before = self._place.numbers
-        self._begun = self._place.numbers = generators.Numbers(self._n)
+        self._before = self._source.numbers
+        self._begun = self._source.numbers = generators.Numbers(self._n)
 
     def __enter__(self) -> None:
-        # `__init__` has already put a new generator (`_begun`) into the place outside the block, because `seed(n)` may
-        # be called without `with`. This is undone here, unless the place was seeded again in the meantime
-        if self._place.numbers is self._begun:
-            self._place.numbers = self._before
+        # `__init__` has already put a new generator (`_begun`) into the source outside the block, because `seed(n)` may
+        # be called without `with`. This is undone here, unless the source was seeded again in the meantime
+        if self._source.numbers is self._begun:
+            self._source.numbers = self._before
         generators.entered.set(
-            (*generators.entered.get(), generators.Place(generators.Numbers(self._n), self))
+            (*generators.entered.get(), generators.Source(generators.Numbers(self._n), self))
         )
 
     def __exit__(self, *_: object) -> None:
@@ -575,7 +575,7 @@ def get_state() -> dict[str, Any]:
         >>> xdevice.random.set_state(state)
         >>> xdevice.assert_parity(xdevice.random.normal(3), x)
     """
-    return generators.current_place().numbers.state()
+    return generators.current_source().numbers.state()
 
 
 def set_state(state: dict[str, Any]) -> None:
@@ -596,7 +596,7 @@ def set_state(state: dict[str, Any]) -> None:
         raise ArgumentError(
             f"set_state expects a state from get_state, not {shown(state)}"
         ) from error
-    generators.current_place().numbers = numbers
+    generators.current_source().numbers = numbers
 
 
 def _tensor_of_floats(
@@ -605,18 +605,19 @@ def _tensor_of_floats(
     """Returns the drawn floats as a tensor on `target_device`. `dtype` is the argument of the public function. If
     `dtype` is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in float32.
     This function then casts the numbers to float64, so that they equal the numbers of a run in float32."""
-    # `jitter` returns the numbers unchanged, except in a run that measures the effect of small
+    # `jitter_if_requested` returns the numbers unchanged, except in a run that measures the effect of small
     # differences (`--calibrate`)
     is_wider = dtype is None and floats.is_float64()
     return backend.from_numpy(
-        drawn.astype("float64") if is_wider else floats.jitter(drawn), target_device
+        drawn.astype("float64") if is_wider else floats.jitter_if_requested(drawn),
+        target_device,
     )
 
 
 def _draw(backend: Backend, draw: Callable[[Any], Any]) -> Any:
     """Calls `draw(generator)` outside the backend's compiler, and returns the result. The generator belongs to the
     innermost block or task of the calling code, or, outside any block or task, to the process."""
-    return backend.eagerly(lambda: generators.current_place().numbers.draw(draw))
+    return backend.eagerly(lambda: generators.current_source().numbers.draw(draw))
 
 
 # checks of arguments

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xdevice.base import forks
 from xdevice.core import generators, registry, selection
-from xdevice.errors import ArgumentError, UnsupportedError, note, put_on, shown
-from xdevice.execution.calls import require_running
+from xdevice.errors import ArgumentError, UnsupportedError, note, set_on_error, shown
+from xdevice.execution.calls import refuse_generator_function
 from xdevice.performance import pool, workers
 from xdevice.performance.graphs import refuse_in_capture
 
@@ -74,7 +74,7 @@ def run(*tasks: Callable[[], Any]) -> list[Any]:
                 f"of type {type(task).__qualname__}; write parallel.run(lambda: f(x), lambda: f(y)), not "
                 f"parallel.run(f(x), f(y))"
             )
-        require_running(f"task {number} of xdevice.parallel.run", task)
+        refuse_generator_function(f"task {number} of xdevice.parallel.run", task)
     if not tasks:
         return []
     refuse_in_capture("parallel.run")
@@ -140,7 +140,7 @@ class _Run:
         self._gpus = gpus
         self._context = copy_context()
         # each task draws its own random numbers, whichever task runs first
-        self._context.run(generators.branch)
+        self._context.run(generators.use_derived_generator)
         self._states = capture_thread_states()
 
     def __call__(self) -> None:
@@ -205,7 +205,7 @@ def rejoin(states: Iterable[Callable[[], AbstractContextManager[Any]]]) -> None:
 def _nothing() -> None: ...
 
 
-_one_at_a_time = forks.renewed(threading.RLock())
+_one_at_a_time = forks.unlocked_in_child(threading.RLock())
 """A lock that is held while tasks run on a framework that allows only one thread at a time: MXNet crashes if two
 threads record operations on the same input. The lock is reentrant, because a task may call `parallel.run`."""
 
@@ -246,7 +246,7 @@ def _raise_first(runs: Sequence[_Run]) -> None:
             f"task {number} also failed: {_task_name(runs[number].task)}: {type(error).__qualname__}: "
             f"{_error_text(error)}",
         )
-    put_on(first, "other_errors", [error for _, error in failed[1:]])
+    set_on_error(first, "other_errors", [error for _, error in failed[1:]])
     try:
         raise first
     finally:
@@ -274,7 +274,7 @@ def _task_name(task: Any) -> str:
 TURN_SECONDS: Final = 0.0005
 """While tasks feed GPUs, a thread must hand over Python's global lock to another thread after this many seconds."""
 
-_intervals_lock = forks.renewed(threading.Lock())
+_intervals_lock = forks.unlocked_in_child(threading.Lock())
 _intervals: list[float] = []
 """The user's switch interval (`sys.getswitchinterval`) in seconds. It is in the list once for each call of
 `parallel.run` that is in progress and has shortened it."""

@@ -30,8 +30,8 @@ from xdevice.performance.parallel import (
     rejoin,
 )
 from xdevice.tensors import leaves
-from xdevice.tensors.creation import as_numbers
-from xdevice.tensors.refusals import refuse_lacking, traced
+from xdevice.tensors.creation import as_default_dtype
+from xdevice.tensors.refusals import refuse_lacking, symbol_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -229,7 +229,7 @@ class _Producer(workers.Worker):
         self._callers_context = copy_context()
         # the thread has its own random generator, so that the source's random numbers do not
         # depend on when the thread runs
-        self._callers_context.run(generators.branch)
+        self._callers_context.run(generators.use_derived_generator)
         # one None for each batch that may still be prepared. This is a queue, because Ctrl-C
         # may leave a semaphore of Python locked forever
         self._permits: SimpleQueue[None] = SimpleQueue()
@@ -394,9 +394,12 @@ class _Producer(workers.Worker):
             self._refuse_elsewhere(backend, value, path)
             return value
         if kind == "symbol":
-            raise traced(backend, path() or type(value).__qualname__)
+            raise symbol_error(backend, path() or type(value).__qualname__)
         if isinstance(value, numpy.ndarray):
-            numbers, backend = as_numbers(self._backend, value, self._place), self._backend
+            numbers, backend = (
+                as_default_dtype(self._backend, value, self._place),
+                self._backend,
+            )
             # an array of strings or of objects, which may be tensors
             if numbers is None:
                 return self._stage_object(value, path, stack, owners)

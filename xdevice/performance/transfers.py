@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args, overload
 
 from xdevice.contract.patching import listening
 from xdevice.core import registry
-from xdevice.core.blocks import Entered
+from xdevice.core.blocks import OpenBlocks
 from xdevice.errors import ArgumentError, TransferError, TransferWarning, shown
 from xdevice.performance import workers
 from xdevice.performance.contract import hooks
@@ -159,7 +159,7 @@ class transfers:
                 f"transfers expects one of {', '.join(map(repr, modes))}, got {shown(mode)}"
             )
         self._mode: Mode = mode
-        self._entered = Entered("transfers()")
+        self._entered = OpenBlocks("transfers()")
 
     def __enter__(self) -> TransferLog:
         block = _Block(self._mode)

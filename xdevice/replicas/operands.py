@@ -14,7 +14,7 @@ from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import ContainerError, DTypeError, NotATensorError, ShapeError, shown
 from xdevice.tensors import leaves
-from xdevice.tensors.refusals import refuse_non_container, traced
+from xdevice.tensors.refusals import refuse_non_container, symbol_error
 
 from . import overlaps
 
@@ -44,7 +44,7 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
         return [Operand(name, x, *owner)]
     # `x` is walked twice: first to find objects of unknown types, and then to list every place of a tensor that is in
     # several places, because the result is put into each of these places
-    walked_once = trees.searched(x)
+    walked_once = trees.tree_with_strangers(x)
     # replicas must not share models or arrays that objects of unknown types hold
     walked_once.refuse_strangers(with_models=verb == "replicate")
     if verb == "replicate":
@@ -125,7 +125,7 @@ def dense_leaves(x: Any, name: str, verb: str) -> list[trees.Leaf]:
 def refuse_symbol(operand: Operand) -> None:
     """Raises `UnsupportedError` if the operand is a symbol."""
     if operand.kind == "symbol":
-        raise traced(operand.backend, operand.name)
+        raise symbol_error(operand.backend, operand.name)
 
 
 def refuse_sparse(operand: Operand, verb: str) -> None:
@@ -192,7 +192,7 @@ def length_of(operands: list[Operand]) -> int:
     return int(first.value.shape[0])
 
 
-def sizes_of(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
+def sizes_of_parts(length: int, count: int, even: bool, what: str = "devices") -> list[int]:
     """Returns the sizes of the `count` parts into which an axis of this length is split. Sizes differ by at most one,
     and larger parts come first. Raises `ShapeError` if `even` is True and the length cannot be divided evenly. `what`
     is the error's word for the devices or processes that receive the parts."""
@@ -221,12 +221,12 @@ def dtype_of(operand: Operand) -> str:
     return leaves.dtype_of(operand.backend, operand.value)
 
 
-def bytes_of(operand: Operand) -> int:
+def nbytes_of(operand: Operand) -> int:
     """Returns the total size of an operand's elements in bytes."""
     return prod(shape_of(operand)) * host_dtype(dtype_of(operand)).itemsize
 
 
-def check_sum(operand: Operand, op: str) -> None:
+def require_summable(operand: Operand, op: str) -> None:
     """Raises `DTypeError` if tensors of the operand's dtype cannot be summed (`op` is "sum") or averaged (`op` is
     "mean"): for bool, for 8-bit floats, and for a mean of integers."""
     dtype = dtype_of(operand)

@@ -29,7 +29,6 @@ from xdevice.tensors.refusals import refuse_lacking, refuse_non_container
 
 from .operands import (
     Operand,
-    check_sum,
     dtype_of,
     is_leaf,
     leaves_in,
@@ -40,8 +39,9 @@ from .operands import (
     refuse_sparse,
     refuse_symbol,
     require_built,
+    require_summable,
     shape_of,
-    sizes_of,
+    sizes_of_parts,
     summands_in,
     tensors_in,
 )
@@ -81,7 +81,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     # everything is checked first, so that nothing is split if one part cannot be placed
     operands = tensors_in(x, "x", "split")
     places = _checked_devices(operands, places)
-    sizes = sizes_of(length_of(operands), len(places), even)
+    sizes = sizes_of_parts(length_of(operands), len(places), even)
     # the parts of each tensor on their devices, by the tensor's `id`
     parts: dict[int, list[Any]] = {}
     for operand in operands:
@@ -275,7 +275,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     columns = list(zip(*rows, strict=True))
     for column in columns:
         _check_alike(column)
-        check_sum(column[0], op)
+        require_summable(column[0], op)
     _check_ties(columns)
     # the sum of one tensor is the tensor itself
     if len(listed) == 1:
@@ -486,7 +486,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
         id(operand.value): operand for operand in operands if operand.kind == "model"
     }.values()
     # the variables are compared only if there are other operands
-    if _is_alone(operands):
+    if _are_same_object(operands):
         return list(unique)
     # pairs of a model and the `id`s of its variables
     pairs = [
@@ -511,7 +511,7 @@ def _models(operands: list[Operand]) -> list[Operand]:
     return models
 
 
-def _is_alone(operands: list[Operand]) -> bool:
+def _are_same_object(operands: list[Operand]) -> bool:
     """Whether all operands are the same object."""
     return len({id(operand.value) for operand in operands}) == 1
 
@@ -531,7 +531,7 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
         model = leaves.copy(operand.backend, operand.kind, operand.value, place)
         # other operands may be variables of this model; the copy's variables have the same
         # names
-        if not _is_alone(operands):
+        if not _are_same_object(operands):
             variables = dict(operand.backend.variables(model))
             new.update((id(old), variables[name]) for name, old in _variables(operand))
         new[id(operand.value)] = model

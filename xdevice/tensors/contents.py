@@ -93,7 +93,7 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
     )
     # the tensors that have to move, by backend
     away = (
-        _locate(x, batch, requested, target, transfer_one is leaves.copy)
+        _tensors_to_move(x, batch, requested, target, transfer_one is leaves.copy)
         if batch is not None
         else None
     )
@@ -229,7 +229,7 @@ class _Sorted:
 
     def __init__(self, x: Any, walk: Walked | None = None) -> None:
         self.x = x
-        self.tree = tree = trees.searched(x, keep_movers=True, walk=walk)
+        self.tree = tree = trees.tree_with_strangers(x, keep_movers=True, walk=walk)
         self.owned: list[_Owned] = []
         self.strangers: list[tuple[int, Stranger]] = tree.strangers
         self._kept: list[Any] = []
@@ -337,7 +337,10 @@ class _Sorted:
         batch: Batch = [value for value, _ in tensors], backends, {}
         # tensors that can only be on the host were left out above, so no tensor here is bound
         # to it. `or {}` is for type checkers: with may_be_bound=False, the result is never None
-        away = _locate(self.x, batch, requested, target, is_copy, may_be_bound=False) or {}
+        away = (
+            _tensors_to_move(self.x, batch, requested, target, is_copy, may_be_bound=False)
+            or {}
+        )
         for _, value, backend, kind in self.owned:
             # tensors were checked above, and data stays on the host
             if kind == "tensor" or id(value) in self.data:
@@ -474,7 +477,7 @@ def _parts(leaf: _Owned) -> list[Any]:
 # finding and moving the tensors of a container
 
 
-def _locate(
+def _tensors_to_move(
     x: Any,
     batch: Batch,
     requested: Device,

@@ -27,7 +27,7 @@ from xdevice.errors import (
 
 from . import leaves
 from .leaves import dtype_of
-from .refusals import require_dtype, traced
+from .refusals import require_dtype, symbol_error
 
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
@@ -256,7 +256,7 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
             f"object is a single variable, turn it into a tensor first (tf.convert_to_tensor(x))"
         )
     if kind == "symbol":
-        raise traced(source, f"this {type(x).__qualname__}")
+        raise symbol_error(source, f"this {type(x).__qualname__}")
 
 
 def _require(target: Backend, device: Device, dtype: str) -> None:
@@ -335,7 +335,7 @@ def _adopted(
     lent.relabel(takes.labels.get(dtype) or dlpack.label_of(dtype))
     # MXNet, for example, refuses other strides even along axes of size 1, where they have no effect
     if takes.strides == "compact":
-        lent.straighten()
+        lent.set_compact_strides()
     # in a thread of xdevice, because a framework that holds its lock while it releases memory could deadlock with
     # itself
     if source.releases_under_lock or target.releases_under_lock:

@@ -9,7 +9,7 @@ from xdevice.base.dtypes import DTYPES, NARROWER, SHORT_FLOATS, dtype_name, host
 from xdevice.core import registry, scopes, selection
 from xdevice.errors import DTypeError, NotATensorError, ShapeError, shown
 
-from .refusals import require_dtype, traced
+from .refusals import require_dtype, symbol_error
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
     )
     _require(backend, wanted, place)
     numbers = _cast(_with_exact_ints(data, array, wanted), wanted)
-    # `jitter` changes the numbers only if XDEVICE_FLOATS requests that
-    return backend.from_numpy(floats.jitter(numbers), place)
+    # `jitter_if_requested` changes the numbers only if XDEVICE_FLOATS requests that
+    return backend.from_numpy(floats.jitter_if_requested(numbers), place)
 
 
 def ones(
@@ -240,7 +240,7 @@ def item(x: Any) -> Any:
     return float(value)
 
 
-def as_numbers(
+def as_default_dtype(
     backend: Backend, array: np.ndarray[Any, Any], place: Device
 ) -> np.ndarray[Any, Any] | None:
     """Returns `array`, cast to the dtype that `tensor` would choose for it on the device `place`. Returns None if the
@@ -318,8 +318,8 @@ def default_dtype_on(backend: Backend, place: Device, name: str = "float32") -> 
     If the device lacks the dtype, the result is the next narrower dtype."""
     # the host lacks no dtype, and its floats always follow XDEVICE_FLOATS
     if place is CPU:
-        return floats.effective(name)
-    wanted = name if backend.is_float32_default(place) else floats.effective(name)
+        return floats.effective_dtype(name)
+    wanted = name if backend.is_float32_default(place) else floats.effective_dtype(name)
     return NARROWER.get(wanted, wanted) if wanted in backend.lacks(place) else wanted
 
 
@@ -413,7 +413,7 @@ def _refuse_symbol(owned: Owned, cls: type) -> None:
     """Raises `UnsupportedError` if `cls` is a type of symbols, because symbols have no values.
     `owned` is the backend and the kind of `cls`."""
     if owned.kind == "symbol":
-        raise traced(owned.backend, f"this {cls.__qualname__}")
+        raise symbol_error(owned.backend, f"this {cls.__qualname__}")
 
 
 def _host_array(data: Any) -> np.ndarray[Any, Any]:
@@ -472,7 +472,7 @@ def _dtype_of_data(
     # if the device lacks the dtype of an array, an error is raised later: the dtype is not
     # narrowed
     return (
-        floats.effective(name)
+        floats.effective_dtype(name)
         if hasattr(data, "dtype")
         else default_dtype_on(backend, place, name)
     )

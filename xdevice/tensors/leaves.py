@@ -9,7 +9,7 @@ from xdevice.core import registry
 from xdevice.errors import UnsupportedError
 
 from . import unlisted
-from .refusals import operators_compute_elsewhere, traced
+from .refusals import operators_hint, symbol_error
 
 TYPE_CHECKING = False  # importing typing would take a third of the time of `import xdevice`
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def leaf(backend: Backend, x: Any, target: Device) -> Any:
     return _with_own_attributes(x, backend.leaf(x, target))
 
 
-@registry.kept_by_type
+@registry.cached_by_type
 def _may_have_attributes(cls: type) -> bool:
     """Whether a type of tensors is defined outside its framework, so its objects may have
     additional attributes."""
@@ -97,7 +97,7 @@ def _with_own_attributes(x: Any, new: Any) -> Any:
     """Returns `new`, a copy of the tensor `x`. If the class of `x` is defined outside the framework, attributes that
     `new` shares with `x` are first replaced by copies."""
     if _may_have_attributes(type(x)):
-        strangers.separate(x, new)
+        strangers.unshare_attributes(x, new)
     return new
 
 
@@ -116,10 +116,10 @@ def places(backend: Backend, kind: str, x: Any, name: Callable[[], str]) -> Iter
     """Yields a `Location` for a tensor, or for each variable of a model. The hint of the `Location` is for the error
     about tensors on two devices. `name` returns the name of `x` in errors. Raises `UnsupportedError` for a symbol."""
     if kind == "tensor":
-        operators = operators_compute_elsewhere(backend)
+        operators = operators_hint(backend)
         yield name, backend.device_of(x), operators and f"use xdevice.to_device{operators}"
     elif kind == "symbol":
-        raise traced(backend, name() or type(x).__qualname__)
+        raise symbol_error(backend, name() or type(x).__qualname__)
     else:
         for inner, place in unlisted.WholeModel(backend, x).places():
             # the default argument stores this value of `inner`, because the function is called later

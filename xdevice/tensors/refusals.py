@@ -33,7 +33,7 @@ def refuse_non_container(x: object, verb: str) -> None:
         )
 
 
-def traced(backend: Backend, name: str) -> UnsupportedError:
+def symbol_error(backend: Backend, name: str) -> UnsupportedError:
     """Returns the error for a symbol, which stands for a tensor while a function is traced.
     Only `to_device` and `copy_to` accept symbols. The error refers to the symbol as `name`."""
     return UnsupportedError(
@@ -42,7 +42,7 @@ def traced(backend: Backend, name: str) -> UnsupportedError:
     )
 
 
-def operators_compute_elsewhere(backend: Backend) -> str:
+def operators_hint(backend: Backend) -> str:
     """Returns the end of an error about tensors on two devices. It explains that an operator of the framework may have
     created one of the tensors on another device than its operands. Returns "" for frameworks that run each operator on
     the device of its operands."""
@@ -185,7 +185,7 @@ def _lacking_dtype(
     )
 
 
-def lack_of_memory(backend: Backend, variable: Any) -> str | None:
+def why_not_writable(backend: Backend, variable: Any) -> str | None:
     """Returns the part of an error that says why values cannot be written into a variable: the
     variable is on the meta device. Returns None if values can be written."""
     if backend.device_of(variable).kind != "meta":

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # the default argument of `device`, because `device(None)` raises an error
 _DEFAULT = object()
 # names of this module, because reading them is faster than reading attributes of other modules
-_spelled = devices.spelled
+_by_spelling = devices.by_spelling
 _probes = registry.probes
 _movable = registry.movable
 
@@ -164,7 +164,7 @@ def _backend_for_counting() -> Backend:
     """Returns the selected backend, for functions that count its GPUs. Raises `SettingError` if
     XDEVICE_VIRTUAL_GPUS was set after the backend was loaded."""
     backend = selection.current()
-    if selection.names_virtual_gpus():
+    if selection.are_virtual_gpus_requested():
         from xdevice.contract import environment
 
         environment.refuse_too_late(backend)
@@ -222,7 +222,7 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
         target = device
     elif type(device) is str:
         # the look-up saves a call for a string that was used before
-        target = _spelled.get(device) or devices.parse(device)
+        target = _by_spelling.get(device) or devices.parse(device)
     else:
         target = devices.parse(device)
     try:

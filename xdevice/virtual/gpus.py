@@ -18,7 +18,7 @@ _hides_real_gpus = False
 """Whether any call of `virtual_gpus` has passed `force=True`."""
 # two threads may load the same backend at the same time, but virtual GPUs can be added to a framework
 # only once
-_lock = forks.renewed(threading.Lock())
+_lock = forks.unlocked_in_child(threading.Lock())
 
 
 def virtual_gpus(n: int | str, *, force: bool = False) -> None:
@@ -88,7 +88,7 @@ def _give_all(text: str, force: bool) -> None:
     with _lock:
         before = environment.requested_gpus()
         try:
-            wanted = environment.parsed(text)
+            wanted = environment.parse_virtual_gpus(text)
         except ValueError as error:
             raise ArgumentError(f"virtual_gpus({text!r}): {error}") from None
         # () means that no virtual GPUs have been requested yet
@@ -112,7 +112,7 @@ def _give_all(text: str, force: bool) -> None:
         for backend in unchanged:
             _make(backend, wanted)
         # recorded last, because a failed request must not apply to backends that are loaded later
-        environment.remember(text)
+        environment.remember_request(text)
         _hides_real_gpus = force
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from numpy import finfo, float32
 
-from xdevice.contract.patching import unseen
+from xdevice.contract.patching import unreported
 
 from . import arithmetic
 from .operators import operator
@@ -209,7 +209,7 @@ def adam(
     # wait for the GPU
     if step.ctx.device_type != "cpu":
         return NotImplemented
-    with mx.autograd.pause(), unseen():
+    with mx.autograd.pause(), unreported():
         steps, rate = step.item() + 1, float(rate)
         # MXNet's kernel does not correct the bias of the two means, so the rate and epsilon
         # contain the corrections

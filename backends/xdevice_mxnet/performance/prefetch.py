@@ -22,7 +22,7 @@ class MxnetPrefetch(Replicas, Prefetch):
         GPU through the ring of pinned memory, or through MXNet's own pinned memory."""
         # creating an MXNet array from a NumPy array needs NumPy's semantics
         if not isinstance(x, mx.nd.NDArray):
-            semantics.creating()
+            semantics.enable_for_creation()
         # paused, because MXNet segfaults if it records copies while another thread records too
         with mx.util.np_shape(True), mx.autograd.pause():
             native = self.to_native(device)

@@ -247,7 +247,7 @@ def _bytes(x: paddle.Tensor) -> paddle.Tensor:
     """Returns the bytes of `x` as a vector of uint8. The vector shares the memory of `x` if
     possible; otherwise it is a copy, which is on the host if there are virtual GPUs."""
     # with virtual GPUs, `view` has no kernel, not even for the host
-    if virtual_devices.registered():
+    if virtual_devices.registered_count():
         array = x.numpy().reshape(-1).view("uint8")
         return paddle.to_tensor(array, place=paddle.CPUPlace())
     return _compact(x).reshape([-1]).view("uint8")
@@ -256,7 +256,7 @@ def _bytes(x: paddle.Tensor) -> paddle.Tensor:
 def _from_bytes(received: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
     """Returns the bytes `received` as a tensor with the shape and dtype of `x`. The result is `x`
     itself if the bytes are in the memory of `x`."""
-    if virtual_devices.registered():
+    if virtual_devices.registered_count():
         array = received.numpy().view(x.numpy().dtype).reshape(x.shape)
         return paddle.to_tensor(array, place=x.place)
     return x if received.data_ptr() == x.data_ptr() else received.view(x.dtype).reshape(x.shape)

@@ -38,7 +38,7 @@ _null_context = nullcontext()
 _is_leaf = attrgetter("is_leaf")
 _clone = methodcaller("clone")
 # a forked process gets a new lock
-_one_at_a_time = forks.renewed(threading.RLock())
+_one_at_a_time = forks.unlocked_in_child(threading.RLock())
 _PARAMETERS_OF_GRAD = (
     "outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused", "no_grad_vars",
     "dump_backward_graph_path",

@@ -185,7 +185,7 @@ def _read_number(x: Any) -> Any:
     """Returns the number in a 0-d tensor. Computing a maximum with Paddle and
     reading it here takes half as long as copying all numbers to NumPy for `numpy.max`."""
     # so that this read is not reported as a transfer of the program; has the same effect as
-    # `patching.unseen`, in a tenth of the time
+    # `patching.unreported`, in a tenth of the time
     token = listening.set(False)
     try:
         return x.numpy().item()

@@ -169,7 +169,7 @@ class PaddlePrefetch(Prefetch):
             staged = staging.to_gpu(x, self.to_native(device))
             if staged is not None:
                 return staged
-            pinned = copying.plain(x, paddle.CUDAPinnedPlace())
+            pinned = copying.copied_without_gradient(x, paddle.CUDAPinnedPlace())
         else:
             if not goes_to_cuda:
                 return self.from_numpy(x, device)

@@ -29,7 +29,7 @@ class PaddleSamples(Samples):
         """Returns a second device for the tests, or None if there is none."""
         return (
             devices.of("gpu")
-            if paddle.device.cuda.device_count() or virtual_devices.registered()
+            if paddle.device.cuda.device_count() or virtual_devices.registered_count()
             else None
         )
 
@@ -143,7 +143,7 @@ class PaddleSamples(Samples):
     def long_work(self, device: Device) -> Work | None:
         """Starts long-running work on a device. Returns the result of the work, and a function
         that returns whether the work is done. Returns None for devices other than real GPUs."""
-        if device.kind != "gpu" or virtual_devices.registered():
+        if device.kind != "gpu" or virtual_devices.registered_count():
             return None
         # the work consists of copies, because copies need no kernel, and Paddle may have been built
         # without kernels for this GPU. 400 copies of 1 GiB take longer than the tenth of a second

@@ -30,7 +30,7 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         """Returns the reason why Paddle has no virtual GPUs in this process, or None if it has them."""
         listed = paddle.device.get_all_custom_device_type() or ()
         # the plugin was passed to Paddle, but Paddle has not accepted it
-        if virtual_devices.registered() and virtual_devices.KIND not in listed:
+        if virtual_devices.registered_count() and virtual_devices.KIND not in listed:
             return "Paddle does not list the virtual GPUs; set GLOG_v=3 to make Paddle print the reason"
         return virtual_devices.why_not()
 
@@ -51,7 +51,9 @@ class PaddleVirtualGpus(LimitedGpus, VirtualGpus):
         self._gpu, self._gpus = virtual_devices.KIND, n
         # xdevice accepts the names that `paddle.get_device()` returns
         for index in range(n):
-            devices.spell(f"{virtual_devices.KIND}:{index}", devices.of("gpu", index))
+            devices.register_spelling(
+                f"{virtual_devices.KIND}:{index}", devices.of("gpu", index)
+            )
         # xdevice creates tensors of 8-bit floats with Tensor.view, which has no kernel while the
         # kernels for strided memory are switched off
         self.short_floats = frozenset()

@@ -19,7 +19,7 @@ from xdevice.base import devices
 from xdevice.contract.patching import Shared, listening
 from xdevice.performance.contract.hooks import Hooks
 from xdevice.performance.contract.transfers import Transfers
-from xdevice_tensorflow.callbacks import call_back
+from xdevice_tensorflow.callbacks import add_callback
 from xdevice_tensorflow.private import READS, private
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class TensorflowTransfers(Transfers):
 
         with (
             Hooks(self, report, _size, source_of) as hooks,
-            _watched.on(partial(call_back, report_operands)),
+            _watched.on(partial(add_callback, report_operands)),
         ):
             # records transfers by xdevice's own functions under the names that the program calls
             hooks.verbs()

@@ -115,7 +115,7 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
             # TensorFlow accepts both spellings, and itself uses the first
             for name in (f"CPU:{index + 1}", f"cpu:{index + 1}"):
                 for prefix in ("/", "/device:", HERE):
-                    devices.spell(prefix + name, devices.of("gpu", index))
+                    devices.register_spelling(prefix + name, devices.of("gpu", index))
         _keep_out_of_strategies(self)
 
     def limit(self) -> None:

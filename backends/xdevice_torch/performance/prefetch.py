@@ -80,5 +80,5 @@ class TorchPrefetch(Prefetch):
             tensor: torch.Tensor = self.from_numpy(x, device)
             return tensor
         # large arrays are copied through the ring, and others through PyTorch's pinned memory
-        staged = staging.array(x, native)
+        staged = staging.put(x, native)
         return _pinned_array(x, native) if staged is None else staged

@@ -530,9 +530,9 @@ class TorchVirtualGpus(LimitedGpus, VirtualGpus):
         self._places.clear()
         self._natives.clear()
         # "vgpu" and "vgpu:1" become spellings of devices, like "cuda"
-        devices.spell(NAME, devices.of("gpu"))
+        devices.register_spelling(NAME, devices.of("gpu"))
         for index in range(n):
-            devices.spell(f"{NAME}:{index}", devices.of("gpu", index))
+            devices.register_spelling(f"{NAME}:{index}", devices.of("gpu", index))
 
     def limit(self) -> None:
         """Makes the virtual GPUs refuse the dtypes that they lack, and count the memory that is used."""

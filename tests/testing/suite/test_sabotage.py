@@ -179,7 +179,7 @@ def an_address_is_asked_for_before_there_is_memory(adapter, patch, suite):
 @caught_by("test_what_is_read_is_computed_first", "mxnet")
 def what_is_peeked_at_is_not_waited_for(adapter, patch, suite):
     export = adapter.framework.nd.to_dlpack_for_read
-    patch.setattr(adapter, "peek", lambda x: Lent(export(unwaited(x))).seen_by_numpy())
+    patch.setattr(adapter, "peek", lambda x: Lent(export(unwaited(x))).numpy_view())
 
 
 @caught_by("test_what_is_read_is_computed_first", "mxnet")

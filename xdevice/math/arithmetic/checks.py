@@ -23,7 +23,7 @@ from xdevice.errors import (
 from xdevice.math.contract.arithmetic import HOST, OPTIONAL, PLACES
 from xdevice.math.contract.gradients import Gradients
 from xdevice.tensors.creation import as_tuple, to_numpy
-from xdevice.tensors.refusals import operators_compute_elsewhere, traced
+from xdevice.tensors.refusals import operators_hint, symbol_error
 
 from . import dtypes
 
@@ -391,7 +391,7 @@ class Checks:
         """Raises `UnsupportedError` if `x` is a symbol. `words` describes `x` in the error, such as "the argument of
         nonzero"."""
         if not self.has_values(x):
-            raise traced(self.backend, words)
+            raise symbol_error(self.backend, words)
 
     # checks of devices
 
@@ -416,7 +416,7 @@ class Checks:
                 raise DeviceMismatchError(
                     f"{function}: a tensor of shape {shape_of(x)} is on {device}, but the first tensor, of shape "
                     f"{shape_of(tensors[0])}, is on {devices[0]}; move all tensors to one device: xdevice.to_device(x, "
-                    f"{str(devices[0])!r}){operators_compute_elsewhere(self.backend)}"
+                    f"{str(devices[0])!r}){operators_hint(self.backend)}"
                 )
 
     def are_on_one_device(self, values: Sequence[Any]) -> bool:

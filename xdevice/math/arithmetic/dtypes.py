@@ -82,14 +82,14 @@ def promoted_with_number(name: str, value: complex) -> str:
     # for a tensor of bool and an int, the result has the standard's default dtype for integers
     if isinstance(value, int):
         return "int64"
-    # `effective` is float32, or float64 in a run with `--float64`
+    # `effective_dtype` is float32, or float64 in a run with `--float64`
     if isinstance(value, float):
-        return float_dtypes.effective()
+        return float_dtypes.effective_dtype()
     # the number is complex: its parts have double precision if the tensor has double precision
     return (
         "complex128"
         if name in ("float64", "complex128")
-        else float_dtypes.effective("complex64")
+        else float_dtypes.effective_dtype("complex64")
     )
 
 

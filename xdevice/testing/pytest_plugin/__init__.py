@@ -484,7 +484,7 @@ def assert_parity(request: pytest.FixtureRequest) -> Callable[..., None]:
 
         options = {**defaults, **arguments}
         # the transfers inside this block are not reported
-        with patching.unseen():
+        with patching.unreported():
             if recordings is not None:
                 recordings.record(actual, expected, options)
             check(actual, expected, **options)

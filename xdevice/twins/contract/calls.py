@@ -31,7 +31,7 @@ import numpy
 
 from xdevice.base.devices import CPU
 from xdevice.contract import patching
-from xdevice.errors import put_on
+from xdevice.errors import set_on_error
 
 from . import layouts
 
@@ -186,7 +186,7 @@ class Watch:
             result = go(arguments)
         except Exception as error:
             if getattr(error, FAILED, None) is None:  # keeps the path of the innermost layer
-                put_on(error, FAILED, path)
+                set_on_error(error, FAILED, path)
             raise
         # also after an error; otherwise every later call in this thread would be treated as a call inside this layer
         finally:
@@ -210,9 +210,9 @@ class Watch:
 
     def _copy(self, x: Any) -> Any:
         """Returns a copy, on the host, of a tensor or a NumPy array, as a tensor of the framework."""
-        # `unseen`, because this copy to the host, which the program has not requested, must not be recorded as one of
-        # the program's transfers
-        with patching.unseen():
+        # `unreported`, because this copy to the host, which the program has not requested, must not be recorded as one
+        # of the program's transfers
+        with patching.unreported():
             if isinstance(x, numpy.ndarray):
                 # a copy, because the array belongs to the program
                 return self._backend.from_numpy(x, CPU)

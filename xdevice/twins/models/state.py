@@ -15,11 +15,11 @@ import numpy as np
 
 from xdevice.base import devices, dtypes, floats
 from xdevice.base.dtypes import FLOATS, host_dtype
-from xdevice.contract.conversion import owned
+from xdevice.contract.conversion import copy_in_c_order
 from xdevice.core import registry
 from xdevice.errors import NotATensorError, StateError, shown
 from xdevice.tensors import unlisted
-from xdevice.tensors.refusals import lack_of_memory, require_dtype
+from xdevice.tensors.refusals import require_dtype, why_not_writable
 from xdevice.twins import owners
 from xdevice.twins.contract import layouts
 from xdevice.twins.weights.format import FileTensor
@@ -490,7 +490,7 @@ class Writer:
         if place is not devices.CPU or not array.size:
             return self._target.from_numpy(array, place)
         # the tensor uses the memory of the array, so no other array may share that memory
-        return self._target.from_buffer(owned(array))
+        return self._target.from_buffer(copy_in_c_order(array))
 
     def _refuse_two_values(self, name: str, target_id: int, array: Array) -> None:
         """Raises `StateError` if a variable of the target has two names (is tied) and would get a different value under
@@ -647,7 +647,7 @@ def _misfits(
         # the variables of a JAX module need not be writable, because the module gets new ones
         elif not (backend.has_layers(model) or _is_writable(backend, variable)):
             yield f"{name}: the variable is read-only"
-        elif lack := lack_of_memory(backend, variable):
+        elif lack := why_not_writable(backend, variable):
             yield f"{name}: the variable {lack}"
         first = first_names.setdefault(id(variable), name)
         # checkpoints contain a tied weight under each of its names, with equal values

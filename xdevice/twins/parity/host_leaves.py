@@ -9,7 +9,7 @@ import numpy
 from xdevice.containers import trees
 from xdevice.core import registry
 from xdevice.errors import UnsupportedError
-from xdevice.tensors.refusals import traced
+from xdevice.tensors.refusals import symbol_error
 from xdevice.twins import owners
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
         else:
             yield HostLeaf(path, x, type(x).__name__, None, PYTHON)
     elif kind == "symbol":
-        raise traced(backend, path or type(x).__qualname__)
+        raise symbol_error(backend, path or type(x).__qualname__)
     else:
         yield read_tensor(backend, path, x)
 

@@ -107,7 +107,7 @@ class Recorder:
                 f"that folder; record only in the parent process"
             )
         # it is not the program that reads the value here, so `transfers` must not count this transfer
-        with patching.unseen():
+        with patching.unreported():
             recorded = [
                 host_leaf for leaf in leaves(value) for host_leaf in _read_recorded(leaf)
             ]

@@ -34,7 +34,12 @@ from xdevice.errors import (
 )
 from xdevice.tensors import unlisted
 from xdevice.tensors.creation import place_for
-from xdevice.tensors.refusals import lack_of_memory, refuse_non_container, require_dtype, traced
+from xdevice.tensors.refusals import (
+    refuse_non_container,
+    require_dtype,
+    symbol_error,
+    why_not_writable,
+)
 from xdevice.twins import owners
 
 from .added_parameters import advice_on_added
@@ -265,7 +270,7 @@ def _variables_of(keys: _Keys, x: Any) -> Iterable[_Variable]:
         )
     # a stand-in without values, inside a function that a compiler is tracing
     if owner.kind == "symbol":
-        raise traced(owner.backend, _path(keys))
+        raise symbol_error(owner.backend, _path(keys))
     return [_Variable(owner.backend, x, keys)]
 
 
@@ -353,7 +358,7 @@ def load_file(path: Path, device: object, backend: str | Backend | None) -> dict
             if dtype not in checked:
                 # in a run in float64, float32 is loaded as float64. `loads` also allows 8-bit floats, which
                 # xdevice can only move, save and load
-                loaded_dtype = floats.effective(dtype)
+                loaded_dtype = floats.effective_dtype(dtype)
                 require_dtype(
                     owner,
                     loaded_dtype,
@@ -512,15 +517,15 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
     """Raises `StateError`, `DTypeError` or `UnsupportedError` if an entry of a file cannot be written into a variable.
     `where` is the path of the file, for messages."""
     own_dtype, own_shape = _name_of(variable.value.dtype), tuple(variable.value.shape)
-    # in a run in float64, the float32 of a file is loaded as float64 (`effective`)
-    if (own_dtype, own_shape) != (floats.effective(entry.dtype), entry.shape):
+    # in a run in float64, the float32 of a file is loaded as float64 (`effective_dtype`)
+    if (own_dtype, own_shape) != (floats.effective_dtype(entry.dtype), entry.shape):
         raise StateError(
             f"{name} does not fit: it is {entry.dtype} of shape {entry.shape} in {where}, but {own_dtype} of "
             f"shape {own_shape} in into="
         )
     require_dtype(
         variable.backend,
-        floats.effective(entry.dtype),
+        floats.effective_dtype(entry.dtype),
         name,
         "load it with another backend=",
         loads=True,
@@ -534,7 +539,7 @@ def _require_fit(where: str, name: str, variable: _Variable, entry: FileTensor) 
             f"{name} cannot be written into; load new tensors instead: "
             f"xdevice.load(path, backend={variable.backend.name!r})"
         )
-    lack = lack_of_memory(variable.backend, variable.value)
+    lack = why_not_writable(variable.backend, variable.value)
     if lack is not None:
         raise StateError(f"{name} {lack}")
 

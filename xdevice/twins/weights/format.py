@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from xdevice.base.dtypes import host_dtype
-from xdevice.contract.conversion import aligned, owned
+from xdevice.contract.conversion import aligned, copy_in_c_order
 from xdevice.errors import DTypeError, FileFormatError, shown
 
 from . import collector
@@ -89,7 +89,7 @@ class OpenedTensor:
     def read(self, buffer: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         """Copies the values into `buffer`, an array of at least `nbytes` bytes, or into new memory if `buffer` is None.
         Returns the values as an array in that memory."""
-        return owned(self.backend.peek(self.value), buffer)
+        return copy_in_c_order(self.backend.peek(self.value), buffer)
 
 
 FileTensor = Entry | OpenedTensor

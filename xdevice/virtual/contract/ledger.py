@@ -28,7 +28,7 @@ class Ledger:
         self._allocated = [0] * len(limits)
         self._peaks = [0] * len(limits)
         # reentrant, because `hold` calls `take`
-        self._lock = forks.renewed(threading.RLock())
+        self._lock = forks.unlocked_in_child(threading.RLock())
         # a finalizer may run in the middle of any method, in the thread that holds the lock. Therefore
         # finalizers only append to these two queues, which is atomic, and `_apply_releases` subtracts the
         # bytes later
