@@ -388,7 +388,7 @@ def named(
 def scatter_rest(model: Any, seed: int) -> None:
     """Gives the parameters that are in no layer, and the weights of linear layers and embeddings, values that matter.
     Buffers that PyTorch's modules have computed, as tables of places, stay."""
-    backend = registry.kind_of(type(model)).backend
+    backend = registry.owner_and_kind(type(model)).backend
     known = {part.name: layer.kind for layer in backend.layers(model) for part in layer.parts}
     computed = {name for name, _ in model.named_buffers()} if backend.name == "torch" else set()
     random = np.random.default_rng(seed)

@@ -149,7 +149,7 @@ def scatter(model: Any, seed: int, gain: float = 4.0) -> None:
     """Gives biases, scales and statistics values that are not 0 and 1, and weights such that activations keep their
     size: with those that some libraries begin with, the outputs of deep models do not depend on the image; with larger
     ones rounding grows in others."""
-    backend = registry.kind_of(type(model)).backend
+    backend = registry.owner_and_kind(type(model)).backend
     variables = dict(backend.variables(model))
     generator = np.random.default_rng(seed)
     ranges = {"running_mean": (-0.1, 0.1), "running_var": (0.7, 1.4), "bias": (-0.1, 0.1)}
@@ -476,7 +476,7 @@ def _pairs(state: Any, backend: Any, model: Any, there: dict[str, Any]) -> dict[
 
 def _zero(model: Any, path: str) -> bool:
     """A bias that the source does not have is 0; whether it was another one."""
-    backend = registry.kind_of(type(model)).backend
+    backend = registry.owner_and_kind(type(model)).backend
     variable = dict(backend.variables(model)).get(path)
     if variable is None or path.rpartition(".")[2].rpartition("/")[2] not in ("bias", "beta"):
         return False

@@ -158,7 +158,7 @@ def seen(results):
     found = []
     for result in results:
         for leaf in trees.leaves([result]):
-            kind = registry.kind_of(type(leaf.value))
+            kind = registry.owner_and_kind(type(leaf.value))
             place = str(xdevice.device_of(leaf.value)) if kind else ""
             value = np.asarray(xdevice.to_numpy(leaf.value) if kind else leaf.value)
             found.append((leaf.path, place, value.dtype.name, value.shape, value.tobytes()))

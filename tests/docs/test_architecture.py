@@ -27,7 +27,7 @@ TRAVEL = (
     "tensors.contents.transfer",
     "containers.trees.flatten",
     "containers.ways.way_into",
-    "core.registry.kind_of",
+    "core.registry.owner_and_kind",
     "tensors.contents._tensors_to_move",
     "contract.primitives.require",
     "contract.primitives.move_all",

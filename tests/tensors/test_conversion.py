@@ -92,7 +92,7 @@ def make(name, values):
 
 
 def read(x):
-    return registry.kind_of(type(x))[0].to_numpy(x)
+    return registry.owner_and_kind(type(x))[0].to_numpy(x)
 
 
 def address(name, x):
@@ -684,7 +684,7 @@ def test_any_way_there_and_back_is_the_same_bit_for_bit(x, way, copy):
 def _tensors(x):
     from xdevice.containers import trees
 
-    return [x] if registry.kind_of(type(x)) else trees.Tree(x).leaves
+    return [x] if registry.owner_and_kind(type(x)) else trees.Tree(x).leaves
 
 
 def test_four_threads_convert_at_once():

@@ -477,7 +477,11 @@ def test_a_scalar_of_numpy_is_a_tensor_on_its_own(scalar):
             xdevice.convert(scalar, name),
             xdevice.convert([np.ones(2, "float32"), scalar], name),
         )
-        assert registry.kind_of(type(x))[0].name == registry.kind_of(type(z))[0].name == name
+        assert (
+            registry.owner_and_kind(type(x))[0].name
+            == registry.owner_and_kind(type(z))[0].name
+            == name
+        )
         assert xdevice.item(x) == xdevice.item(z) == xdevice.item(scalar)
     assert xdevice.convert([scalar], "numpy")[0] is scalar
     with pytest.raises(BufferError, match="no memory to share"):

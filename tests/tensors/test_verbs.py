@@ -72,10 +72,10 @@ class Backend:
 def _made_up(monkeypatch):
     kinds = {Param: "tensor", Net: "model"}
     backend = Backend()
-    known = registry.kind_of
+    known = registry.owner_and_kind
     monkeypatch.setattr(
         registry,
-        "kind_of",
+        "owner_and_kind",
         lambda cls: Owned(backend, kinds[cls]) if cls in kinds else known(cls),
     )
 

@@ -169,7 +169,7 @@ def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) ->
     # the pairs of the old and the new device of each described tensor
     moves = set()
     for other, child in values.items():
-        owned = registry.kind_of(type(child))
+        owned = registry.owner_and_kind(type(child))
         if (
             str(other).startswith(prefix)
             and owned is not None

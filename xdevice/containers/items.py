@@ -71,7 +71,7 @@ def _extra_attributes(x: Any) -> dict[str, Any]:
     extra = {
         name: value
         for name, value in extra.items()
-        if registry.kind_of(type(value)) is not None or looks.search(value)
+        if registry.owner_and_kind(type(value)) is not None or looks.search(value)
     }
     for name in extra:
         # an attribute whose name is not a string would have the same kind of key as an item
@@ -231,7 +231,7 @@ def _constructed(x: Any, inside: Any) -> Any:
 def _has_kept(new: Any, old: Any) -> bool:
     """Whether a mapping has preserved the value `old` that was put into it. `new` is the value that the mapping now
     returns. If `old` is a tensor or model, `new` must be the same object; otherwise only the types must be equal."""
-    return new is old or (type(new) is type(old) and registry.kind_of(type(old)) is None)
+    return new is old or (type(new) is type(old) and registry.owner_and_kind(type(old)) is None)
 
 
 def _check_types(new: Any, keys: Names, children: Children) -> Any:

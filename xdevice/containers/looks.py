@@ -109,7 +109,7 @@ class _References(NamedTuple):
 def search(x: Any) -> list[Inner]:
     """Returns the tensors and models in an object that is neither a tensor nor a model, or in a NumPy array of Python
     objects. Raises `ContainerError` if the object contains too much to be searched."""
-    inside = _object_elements(x, registry.kind_of(type(x)))
+    inside = _object_elements(x, registry.owner_and_kind(type(x)))
     x = x if inside is None else inside
     return list(_search(x)) if can_hold(type(x)) else []
 
@@ -207,7 +207,7 @@ def _search(x: Any) -> Iterator[Inner]:
             cls = type(child)
             if id(cls) in PLAIN:
                 continue
-            owned = registry.kind_of(cls)
+            owned = registry.owner_and_kind(cls)
             inside = _object_elements(child, owned) if owned is not None else None
             if owned is not None and inside is None:
                 # the string of a path is created only now, because most objects contain no tensors

@@ -121,7 +121,7 @@ def _flatten(x: Any) -> tuple[tuple[Any, ...], Static]:
 
 def _is_tensor(value: object) -> bool:
     """Whether a value is a tensor or a symbol."""
-    owned = registry.kind_of(type(value))
+    owned = registry.owner_and_kind(type(value))
     return owned is not None and owned.kind != "model"
 
 

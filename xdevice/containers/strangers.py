@@ -222,7 +222,7 @@ class Stranger:
             else f"the move of {name}"
         )
         # the method may have turned the object into a tensor or a model
-        if registry.kind_of(type(moved)) is not None:
+        if registry.owner_and_kind(type(moved)) is not None:
             return
         # searched again, because the method may have returned another object with other tensors
         arrived = find(moved, self.way if type(moved) is type(self.x) else None)
@@ -290,7 +290,7 @@ def _copied(value: Any, name: str) -> Any:
     """Returns a deep copy of `value`, an attribute of a tensor, or `value` itself if it cannot be copied but holds no
     tensors. Raises `ContainerError` if `value` cannot be copied and holds tensors; `name` is the text that names the
     attribute in the error."""
-    owned = registry.kind_of(type(value))
+    owned = registry.owner_and_kind(type(value))
     parts = [looks.Inner("", value, *owned)] if owned is not None else looks.search(value)
     try:
         return _duplicate(value, parts)
@@ -313,7 +313,10 @@ def find(x: Any, way: Way | None, with_host: bool = False) -> Stranger | None:
     `with_host` is True. Such arrays cannot be moved, but a copy of the object needs copies of the arrays. Raises
     `ContainerError` if the object contains too much to be searched."""
     if way is not None and way.tensors is not None:
-        named = ((name, value, registry.kind_of(type(value))) for name, value in way.tensors(x))
+        named = (
+            (name, value, registry.owner_and_kind(type(value)))
+            for name, value in way.tensors(x)
+        )
         parts = [looks.Inner(name, value, *owned) for name, value, owned in named if owned]
         return Stranger(x, way, parts) if parts or way.move is not None else None
     stays = set(way.stays) if way is not None else set()

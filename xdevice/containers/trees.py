@@ -210,7 +210,7 @@ class Tree:
     def owners(self) -> dict[int, Owned | None]:
         """The backend and the kind of each type of leaf, by the type's `id`; None for types
         whose objects are neither tensors, symbols nor models."""
-        return {type_id: registry.kind_of(cls) for type_id, cls in self.kinds.items()}
+        return {type_id: registry.owner_and_kind(cls) for type_id, cls in self.kinds.items()}
 
     def paths(self) -> list[tuple[Any, ...]]:
         """Returns the path to each leaf, as a tuple of the keys that lead to the leaf. The tuple is empty if the walked
@@ -594,7 +594,7 @@ def _refuse_registration(cls: object, flatten: object, rebuild: object, move: ob
             f"call xdevice.register_container({type(cls).__qualname__})"
         )
     # tensors of a registered type would be walked instead of moved
-    owned = registry.kind_of(cls)
+    owned = registry.owner_and_kind(cls)
     if owned is not None:
         raise ContainerError(
             f"{cls.__qualname__} is the type of a {owned.kind} in {owned.backend.name}, so it cannot be registered"

@@ -66,7 +66,7 @@ def way_into(x: Any) -> Walk | MaybeMover | None:
         )
     # classes, tensors, symbols and models are leaves; so is None, although JAX treats it as an empty
     # container
-    if x is None or issubclass(cls, type) or registry.kind_of(cls) is not None:
+    if x is None or issubclass(cls, type) or registry.owner_and_kind(cls) is not None:
         return None
     # a proxy of an unknown kind may have state of its own, so it could not be rebuilt
     if looks.is_proxy(cls) and registry.owner_of(cls) is None:

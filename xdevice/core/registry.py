@@ -415,7 +415,7 @@ def owner_of(cls: type) -> Backend | None:
     return owned.backend if owned is not None else None
 
 
-def kind_of(cls: type) -> Owned | None:
+def owner_and_kind(cls: type) -> Owned | None:
     """Returns the backend and the kind of a type of tensors, symbols or models; None for any other type, even if a
     framework defines it. Loads the backend if necessary, and raises `UnsupportedError` if the backend cannot work in
     this process."""

@@ -321,7 +321,7 @@ def _require_op(verb: str, op: str) -> None:
 def _summands(x: Any) -> list[Operand]:
     """Returns the tensors in `x`, which is a tensor or a container. Raises an error if `x` contains no tensor, or
     anything other than dense tensors, such as None, a number or a sparse tensor."""
-    owner = registry.kind_of(type(x))
+    owner = registry.owner_and_kind(type(x))
     # in the usual case, a single tensor, no container is walked
     if owner is not None and owner.kind == "tensor":
         return [Operand("x", x, *owner)]
@@ -352,8 +352,8 @@ def _variables(operand: Operand) -> list[Operand]:
         Operand(
             f"{operand.name}.{name}",
             value,
-            # `kind_of` never returns None here, because a variable is a tensor or a `tf.Variable`
-            *(registry.kind_of(type(value)) or (backend, "tensor")),
+            # `owner_and_kind` never returns None here, because a variable is a tensor or a `tf.Variable`
+            *(registry.owner_and_kind(type(value)) or (backend, "tensor")),
         )
         for name, value in unique.values()
     ]
@@ -401,7 +401,7 @@ def _is_checked(session: Session, x: Any, op: str) -> bool:
 
 def _remember_checked(x: Any, op: str) -> None:
     """Records that `x` has passed the full checks for `op`, if `x` is a tensor and not a container."""
-    owner = registry.kind_of(type(x))
+    owner = registry.owner_and_kind(type(x))
     if owner is not None and owner.kind == "tensor":
         _checked[type(x), x.dtype, op] = owner.backend
 

@@ -126,7 +126,7 @@ def backend_of_model(x: Any) -> Backend | None:
     """Returns the backend of the model `x`. Returns None if `x` is not a model, or if it is a single TensorFlow
     variable. Other modules treat such a variable as a model, but here it is a gradient.
     """
-    owner = registry.kind_of(type(x))
+    owner = registry.owner_and_kind(type(x))
     if owner is None or owner.kind != "model" or owner.backend.tensor_of(x) is not None:
         return None
     return owner.backend
@@ -151,7 +151,7 @@ def _gradients_in_container(x: Any) -> list[tuple[str, Operand | None]]:
     None for a missing gradient. The pairs are sorted by path, because two ranks may have filled
     a dict in different orders. Raises `NotATensorError` if the container is empty, or contains
     anything except tensors and None. Raises `UnsupportedError` for a sparse array."""
-    name = "gradients" if registry.kind_of(type(x)) is None else "gradient"
+    name = "gradients" if registry.owner_and_kind(type(x)) is None else "gradient"
     pairs = sorted(
         (name + leaf.path, leaf.value) for leaf in dense_leaves(x, name, "average_gradients")
     )
@@ -167,7 +167,7 @@ def _gradients_in_container(x: Any) -> list[tuple[str, Operand | None]]:
 def _as_operand(name: str, value: Any) -> Operand:
     """Returns the operand for `value`, a gradient or a parameter. Errors refer to it as `name`.
     Raises `NotATensorError` if `value` is not a tensor."""
-    owner = registry.kind_of(type(value))
+    owner = registry.owner_and_kind(type(value))
     # this excludes models, except a single variable
     if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
         raise NotATensorError(

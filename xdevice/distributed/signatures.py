@@ -73,9 +73,11 @@ def non_tensors_text(x: Any) -> str:
     "" if there are none. The ranks compare this string, because these objects are not sent and must be the same on all
     ranks."""
     # a tensor or model is not a container
-    if registry.kind_of(type(x)) is not None:
+    if registry.owner_and_kind(type(x)) is not None:
         return ""
-    others = [leaf for leaf in trees.leaves(x) if registry.kind_of(type(leaf.value)) is None]
+    others = [
+        leaf for leaf in trees.leaves(x) if registry.owner_and_kind(type(leaf.value)) is None
+    ]
     # sorted, because two ranks may have filled a dict in different orders
     texts = sorted(
         f"; x{leaf.path} is {_text_same_on_all_ranks(leaf.value)}" for leaf in others

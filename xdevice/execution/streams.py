@@ -181,7 +181,7 @@ class Stream:
             UnsupportedError: if a tensor belongs to another backend. NotATensorError: if `x` contains no tensor.
         """
         # the tensors in an object of an unknown type would not be found below, so such an object is refused
-        if registry.kind_of(type(x)) is None:
+        if registry.owner_and_kind(type(x)) is None:
             trees.tree_with_strangers(x).refuse_strangers()
         tensors = [leaf for leaf in trees.leaves(x) if _is_tensor(leaf.value)]
         if not tensors:
@@ -348,7 +348,7 @@ class Event:
 
 def _is_tensor(x: object) -> bool:
     """Whether `x` is a tensor, and not a symbol or a model."""
-    owned = registry.kind_of(type(x))
+    owned = registry.owner_and_kind(type(x))
     return owned is not None and owned.kind == "tensor"
 
 

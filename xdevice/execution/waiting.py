@@ -59,7 +59,7 @@ def _sync_one(target: Any) -> None:
         return
     # a NumPy scalar is treated as an array, and any other object stays the same
     target = registry.as_array(target)
-    backend_and_kind = registry.kind_of(type(target))
+    backend_and_kind = registry.owner_and_kind(type(target))
     if backend_and_kind is not None:
         _sync_owned(*backend_and_kind, target)
         return

@@ -386,7 +386,7 @@ class _Producer(workers.Worker):
         """
         # decided by the class alone, which is fast, because this runs for every leaf of every
         # batch
-        owner_and_kind = registry.kind_of(type(value))
+        owner_and_kind = registry.owner_and_kind(type(value))
         if owner_and_kind is None:
             return self._stage_object(value, path, stack, owners)
         backend, kind = owner_and_kind

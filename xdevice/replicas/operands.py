@@ -39,7 +39,7 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     """Returns the tensors, symbols and models in `x`, as operands. Errors refer to `x` as `name`; `verb` is the name of
     the called function. Raises `ContainerError` for an object of an unknown type that contains tensors, and
     `UnsupportedError` for an object whose tensors are meaningful only together, such as a sparse array."""
-    owner = registry.kind_of(type(x))
+    owner = registry.owner_and_kind(type(x))
     if owner is not None:
         return [Operand(name, x, *owner)]
     # `x` is walked twice: first to find objects of unknown types, and then to list every place of a tensor that is in
@@ -52,7 +52,7 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
     tree = trees.Tree(x)
     tree.refuse_sparse(name, verb)
     # each leaf with its backend and kind, or with None if it is, for example, a number or a string
-    owned = [(leaf, registry.kind_of(type(leaf.value))) for leaf in tree.named_leaves()]
+    owned = [(leaf, registry.owner_and_kind(type(leaf.value))) for leaf in tree.named_leaves()]
     return [
         Operand(name + leaf.path, leaf.value, *owner)
         for leaf, owner in owned
@@ -94,7 +94,7 @@ def summands_in(x: Any, name: str, who: str = "this replica") -> list[Operand]:
                 f"{name}{path} is None: {who} has no gradient there; run the backward pass first, and leave out "
                 "parameters that do not affect the loss"
             )
-        owner = registry.kind_of(type(value))
+        owner = registry.owner_and_kind(type(value))
         # a model, except a single variable, such as a `tf.Variable`, which has a tensor
         if owner is None or (owner.kind == "model" and owner.backend.tensor_of(value) is None):
             raise NotATensorError(
@@ -208,7 +208,7 @@ def sizes_of_parts(length: int, count: int, even: bool, what: str = "devices") -
 
 def is_leaf(x: Any) -> bool:
     """Whether `x` itself is a tensor, symbol or model."""
-    return registry.kind_of(type(x)) is not None
+    return registry.owner_and_kind(type(x)) is not None
 
 
 def shape_of(operand: Operand) -> tuple[int, ...]:

@@ -146,7 +146,10 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     tree = trees.Tree(listed[0])
     values = (joined[_ids(column)] for column in columns)
     return tree.rebuilt(
-        [leaf if registry.kind_of(type(leaf)) is None else next(values) for leaf in tree.leaves]
+        [
+            leaf if registry.owner_and_kind(type(leaf)) is None else next(values)
+            for leaf in tree.leaves
+        ]
     )
 
 

@@ -75,7 +75,7 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
     # that has not been looked up yet
     if batch is None and trees.walks.get(id(type(x))) is None:
         array = registry.as_array(x)
-        owned = registry.kind_of(type(array))
+        owned = registry.owner_and_kind(type(array))
         if owned is not None:
             target = owned.backend.require(requested)
             refuse_lacking(array, target, (owned.backend,))

@@ -87,7 +87,7 @@ def convert(
     target, place = _target(backend, device, like)
     # NumPy scalars are treated as arrays here
     array = registry.as_array(x)
-    owned = registry.kind_of(type(array))
+    owned = registry.owner_and_kind(type(array))
     if owned is not None:
         return _convert_one(*owned, x, array, target, place, copy)
     from xdevice.containers import trees
@@ -105,7 +105,7 @@ def convert(
         done: dict[int, Any] = {}
         for value in values:
             array = registry.as_array(value)
-            owned = registry.kind_of(type(array))
+            owned = registry.owner_and_kind(type(array))
             if owned is not None and id(value) not in done:
                 done[id(value)] = _convert_one(*owned, value, array, target, place, copy)
         return [done.get(id(value), value) for value in values]
@@ -127,7 +127,7 @@ def _target(
             "tensor whose backend and device it uses, as in convert(x, like=y)"
         )
     if backend is None:
-        owned = registry.kind_of(type(registry.as_array(like)))
+        owned = registry.owner_and_kind(type(registry.as_array(like)))
         if owned is None:
             raise NotATensorError(
                 f"like= must be a tensor, not {shown(like)} of type {type(like).__qualname__}"
@@ -144,7 +144,7 @@ def _require_all(values: list[Any], target: Backend, place: Device, copy: bool |
     Leaves of other types are ignored."""
     for value in values:
         array = registry.as_array(value)
-        owned = registry.kind_of(type(array))
+        owned = registry.owner_and_kind(type(array))
         if owned is not None:
             _refuse_non_tensor(*owned, array)
             _require_there(owned.backend, array, target, place, copy)

@@ -184,7 +184,7 @@ def to_numpy(x: Any) -> Any:
     if owner is not None:
         return _read(owner, x)
     x = registry.as_array(x)
-    owned = registry.kind_of(type(x))
+    owned = registry.owner_and_kind(type(x))
     if owned is not None and owned.kind == "tensor":
         return _read(owned.backend, x)
     # a variable, such as a `tf.Variable`, has the kind "model"
@@ -217,7 +217,7 @@ def item(x: Any) -> Any:
         1.0
     """
     x = registry.as_array(x)
-    owned = registry.kind_of(type(x))
+    owned = registry.owner_and_kind(type(x))
     inner = _tensor_of(x)
     if owned is None or inner is None:
         raise NotATensorError(
@@ -274,7 +274,7 @@ def _read(backend: Backend, x: Any) -> np.ndarray[Any, Any]:
 def _read_leaf(value: Any) -> Any:
     """Returns a leaf of a container as an array if the leaf is a tensor or a variable. Returns any other leaf
     unchanged. Raises `UnsupportedError` for a symbol."""
-    owned = registry.kind_of(type(value))
+    owned = registry.owner_and_kind(type(value))
     inner = _tensor_of(value)
     return value if owned is None or inner is None else _read(owned.backend, inner)
 
@@ -282,7 +282,7 @@ def _read_leaf(value: Any) -> Any:
 def _tensor_of(x: Any) -> Any | None:
     """Returns `x` if it is a tensor. If `x` is a variable, such as a `tf.Variable`, returns the tensor with its values.
     Returns None for anything else. Raises `UnsupportedError` for a symbolic tensor in a traced function."""
-    owned = registry.kind_of(type(x))
+    owned = registry.owner_and_kind(type(x))
     if owned is None:
         return None
     _refuse_symbol(owned, type(x))
@@ -402,7 +402,7 @@ def _read_by_backend(cls: type) -> Owned | None:
     """Returns the backend and kind of `cls` if `cls` is a type of tensors that NumPy cannot read. The backend must then
     read their values. Returns None for any other type, including NumPy's arrays. Raises `UnsupportedError` for a type
     of symbols."""
-    owned = registry.kind_of(cls)
+    owned = registry.owner_and_kind(cls)
     if owned is None:
         return None
     _refuse_symbol(owned, cls)
@@ -423,7 +423,7 @@ def _host_array(data: Any) -> np.ndarray[Any, Any]:
     `UnsupportedError` for a symbol."""
     import numpy
 
-    owned = registry.kind_of(type(data))
+    owned = registry.owner_and_kind(type(data))
     if owned is not None:
         _refuse_symbol(owned, type(data))
     try:

@@ -89,7 +89,7 @@ def leaf(backend: Backend, x: Any, target: Device) -> Any:
 def _may_have_attributes(cls: type) -> bool:
     """Whether a type of tensors is defined outside its framework, so its objects may have
     additional attributes."""
-    owned = registry.kind_of(cls)
+    owned = registry.owner_and_kind(cls)
     return owned is None or cls.__module__.partition(".")[0] not in owned.backend.modules
 
 

@@ -138,7 +138,7 @@ def _parts_of_leaf(tree: Tree, i: int) -> Iterable[tuple[str, Any, Backend, str]
     or the contents of an object of an unknown type. Returns nothing for any other leaf. Each
     item is a path within the leaf, the value, its backend and its kind."""
     leaf = tree.leaves[i]
-    owned = registry.kind_of(type(leaf))
+    owned = registry.owner_and_kind(type(leaf))
     if owned is not None:
         return [("", leaf, owned.backend, owned.kind)]
     stranger = tree.stranger(i)

@@ -67,7 +67,7 @@ class _Holding(NamedTuple):
         """Yields the name and value of each tensor, symbol and model in the attributes, with
         its backend and kind."""
         for name, value in self.named():
-            owned = registry.kind_of(type(value))
+            owned = registry.owner_and_kind(type(value))
             if owned is not None:
                 yield name, value, owned
 
@@ -395,7 +395,7 @@ def _holds(attribute: _Attribute) -> bool:
     with one of these. Raises `ContainerError` if tensors are in a container that cannot be
     walked, such as a list that contains itself."""
     value = attribute.value
-    if registry.kind_of(type(value)) is not None:
+    if registry.owner_and_kind(type(value)) is not None:
         return True
     # True: an object that moves itself is a leaf
     way = trees.way_of(value, True)
@@ -417,7 +417,7 @@ def _holds(attribute: _Attribute) -> bool:
             f"{attribute.name} contains tensors but cannot be searched: {error}"
         ) from error
     return any(
-        registry.kind_of(type(leaf)) is not None or trees.mover(leaf) is not None
+        registry.owner_and_kind(type(leaf)) is not None or trees.mover(leaf) is not None
         for leaf in tree.leaves
     )
 
@@ -437,7 +437,7 @@ def _moved_leaf(value: Any, target: Device, done: dict[int, Any]) -> Any:
     for an object that moves itself, the result of its move. Returns any other leaf unchanged: models have been moved in
     place already. `done` contains the results of earlier calls, by the `id`s of the old leaves."""
     if id(value) not in done:
-        owned, mover = registry.kind_of(type(value)), trees.mover(value)
+        owned, mover = registry.owner_and_kind(type(value)), trees.mover(value)
         if mover is not None:
             done[id(value)] = mover.move_to(target)
         elif owned is not None and _moves(owned, value):

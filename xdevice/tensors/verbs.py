@@ -308,7 +308,7 @@ def _device_of(x: object) -> Device:
     # `x` is not a container of a known type
     if trees.walks.get(id(type(x))) is None:
         x = registry.as_array(x)
-        owned = registry.kind_of(type(x))
+        owned = registry.owner_and_kind(type(x))
     if owned is not None:
         # `str()` is "": errors need no name for the only argument
         common = _common_device(leaves.places(*owned, x, str))
@@ -426,7 +426,7 @@ def _argument_places(xs: tuple[object, ...], named: dict[str, object]) -> Iterat
     name in errors. Raises `NotATensorError` for an argument that cannot have a device."""
     for name, x in [*((f"argument {i}", x) for i, x in enumerate(xs)), *named.items()]:
         array = registry.as_array(x)
-        owned = registry.kind_of(type(array))
+        owned = registry.owner_and_kind(type(array))
         if owned is not None:
             yield from leaves.places(*owned, array, partial(str, name))
         else:

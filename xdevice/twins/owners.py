@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def backend_of_model(x: object) -> Backend | None:
     """Returns the backend to which the model `x` belongs; None if `x` is not a model. Modules of Flax and Equinox are
     treated as models here, although they are treated as containers when they are moved."""
-    owner = registry.kind_of(type(x))
+    owner = registry.owner_and_kind(type(x))
     # if a framework has registered the type, the framework decides whether `x` is a model
     if owner is not None:
         return owner.backend if owner.kind == "model" else None

@@ -161,7 +161,7 @@ def _checked(function):
     from xdevice.core import registry
 
     def places(values):
-        found = (registry.kind_of(type(x)) for x in values)
+        found = (registry.owner_and_kind(type(x)) for x in values)
         return [
             str(one.backend.device_of(x))
             for x, one in zip(values, found, strict=True)

@@ -367,7 +367,7 @@ def test_the_time_axis_and_the_direction_are_listed():
     for like in (other.LSTM(4, 4, time_major=True), _gluon(rnn.LSTM(4, input_size=4))):
         assert (
             xdevice.models.convert_state(
-                source, registry.kind_of(type(like))[0], like=like
+                source, registry.owner_and_kind(type(like))[0], like=like
             ).differences
             == []
         )

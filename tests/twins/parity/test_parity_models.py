@@ -79,7 +79,7 @@ def pair(one, other):
 
 def change(model, how):
     """Writes `how(name, values)` into each variable."""
-    backend = registry.kind_of(type(model))[0]
+    backend = registry.owner_and_kind(type(model))[0]
     for name, variable in backend.variables(model):
         values = backend.to_numpy(variable).copy()
         new = np.array(how(name, values), order="C")
@@ -88,7 +88,7 @@ def change(model, how):
 
 def second_linear(model):
     """The names of its weight and bias, in the model's own framework."""
-    backend = registry.kind_of(type(model))[0]
+    backend = registry.owner_and_kind(type(model))[0]
     return [part.name for part in list(backend.layers(model))[3].parts]
 
 

@@ -82,6 +82,6 @@ def result_type(checks: Checks, *arrays_and_dtypes: Any) -> Any:
 def _name(checks: Checks, x: Any, function: str) -> str:
     """Returns the name of a dtype, or of the dtype of a tensor. Raises `ArgumentError` for a tensor of another
     backend. `function` is the function name to show in the error message."""
-    if registry.kind_of(type(registry.as_array(x))) is not None:
+    if registry.owner_and_kind(type(registry.as_array(x))) is not None:
         return checks.dtype_of(checks.checked_tensor(x, function))
     return dtype_name(x)

@@ -159,7 +159,7 @@ class Checks:
                 f"{function} accepts {self.backend.name} tensors, not the number {shown(x)}; call xp.asarray first"
             )
         x = registry.as_array(x)
-        owned = registry.kind_of(type(x))
+        owned = registry.owner_and_kind(type(x))
         if owned is None:
             raise NotATensorError(
                 f"{function} accepts {self.backend.name} tensors, not {shown(x)} of type {type(x).__qualname__}; "
@@ -384,7 +384,7 @@ class Checks:
 
     def has_values(self, x: Any) -> bool:
         """Whether `x` is a tensor that has values, rather than a symbol of a traced function."""
-        owned = registry.kind_of(type(x))
+        owned = registry.owner_and_kind(type(x))
         return owned is not None and owned.kind == "tensor"
 
     def require_values(self, x: Any, words: str) -> None:

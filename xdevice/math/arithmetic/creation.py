@@ -62,7 +62,7 @@ def asarray(
 
 def _is_of_this_backend(checks: Checks, x: Any) -> bool:
     """Whether `x` is a tensor, symbol or variable of this namespace's backend."""
-    owned = registry.kind_of(type(registry.as_array(x)))
+    owned = registry.owner_and_kind(type(registry.as_array(x)))
     return owned is not None and owned.backend is checks.backend
 
 

@@ -150,7 +150,7 @@ def _stopped(leaves: list[Any]) -> list[Any]:
     for x in leaves:
         # `owned` contains the backend of `x` and its kind: "tensor", "symbol" or "model". It is
         # None for any other value, which remains unchanged
-        owned = registry.kind_of(type(x))
+        owned = registry.owner_and_kind(type(x))
         # a variable is replaced by the tensor in it; other models are refused
         if owned is not None and owned.kind == "model":
             tensor = owned.backend.tensor_of(x)
@@ -279,7 +279,7 @@ def _parameters_one_by_one(
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):
-        owned = registry.kind_of(type(x))
+        owned = registry.owner_and_kind(type(x))
         # a variable is replaced by the tensor in it
         if owned is not None and owned.kind == "model":
             x = owned.backend.tensor_of(x)
@@ -319,7 +319,7 @@ def _not_a_tensor_error(name: str, tree: Tree, i: int) -> NotATensorError:
     """Returns the error for the leaf with the index `i`, which is not a tensor. The error calls the container `name`,
     and says what to do with the leaf."""
     x = tree.leaves[i]
-    owned = registry.kind_of(type(x))
+    owned = registry.owner_and_kind(type(x))
     remedy = f"remove the object from {name}, and pass it in another argument, as in value_and_grad(f)(params, x)"
     if owned is not None:
         remedy = "pass a dict of its parameters instead"
@@ -371,7 +371,7 @@ def _loss_and_aux(result: Any) -> tuple[Any, Any]:
 def _require_loss(loss: Any, backend: Backend) -> None:
     """Raises an error unless `loss`, the result of the user's function, is a single float of the parameters' backend.
     The error is `NotATensorError`, `ArgumentError` (for another backend), `DTypeError` or `ShapeError`."""
-    owned = registry.kind_of(type(loss))
+    owned = registry.owner_and_kind(type(loss))
     if owned is None or owned.kind == "model":
         raise NotATensorError(
             f"the function returned {shown(loss)} of type {type(loss).__qualname__}; expected the loss, a tensor that "

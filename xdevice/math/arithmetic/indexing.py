@@ -189,7 +189,7 @@ def _selected(shape: tuple[int, ...], index: Any, function: str) -> Any:
 def _readable(part: Any) -> Any:
     """Returns a part of an index in the form that NumPy accepts: a tensor becomes an array, and any other part is
     returned unchanged. Raises `UnsupportedError` for a symbol, which has no values."""
-    owned = registry.kind_of(type(part))
+    owned = registry.owner_and_kind(type(part))
     if owned is None:
         return part
     if owned.kind == "symbol":

@@ -66,7 +66,7 @@ class Lookup(Generic[F]):
     def find(self, x: Any, function: str) -> F:
         """Returns the `Functions` of the backend of `x`. Raises `NotATensorError` if `x` is neither a tensor nor a
         variable. `function` is the function name to show in the error message."""
-        owned = registry.kind_of(type(registry.as_array(x)))
+        owned = registry.owner_and_kind(type(registry.as_array(x)))
         if owned is None or (owned.kind == "model" and owned.backend.tensor_of(x) is None):
             raise NotATensorError(
                 f"{function} expects tensors, not {shown(x)} of type {type(x).__qualname__}; for numbers and "

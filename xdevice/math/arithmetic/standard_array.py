@@ -445,7 +445,7 @@ def _keeping_arrays_and_dtypes(asarray: Callable[..., Any]) -> Callable[..., Any
         if isinstance(obj, Array):
             result = asarray(obj, dtype=dtype, **settings)
             return obj if result.tensor is obj.tensor else result
-        owned = registry.kind_of(type(obj))
+        owned = registry.owner_and_kind(type(obj))
         # a NumPy array
         if dtype is None and owned is not None and owned.backend.name == HOST:
             name = dtype_name(obj.dtype)
@@ -478,6 +478,6 @@ def _wrapped_result(checks: Checks, result: Any) -> Any:
         return make([_wrapped_result(checks, part) for part in result])
     # NumPy's scalars are treated as arrays
     result = registry.as_array(result)
-    owned = registry.kind_of(type(result))
+    owned = registry.owner_and_kind(type(result))
     # `owned` is None for a value that is not a tensor, such as a dtype
     return result if owned is None else Array(checks, result)

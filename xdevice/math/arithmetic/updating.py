@@ -233,7 +233,7 @@ class Rows:
         """Returns `new`, the rule's result for the parameter `x`, whose index is `i`. Raises `NotATensorError`,
         `ShapeError` or `DTypeError` if `new` cannot replace the parameter."""
         new = registry.as_array(new)
-        owned = registry.kind_of(type(new))
+        owned = registry.owner_and_kind(type(new))
         where = f"{self._name}{self.tree.path(i)}"
         if owned is None or owned.backend is not self._backend or owned.kind == "model":
             raise NotATensorError(

@@ -299,7 +299,7 @@ def _unnoticed(name: str, value: Any) -> UnsupportedError:
 def _is_tensor(value: Any) -> bool:
     """Whether `value` is a tensor or symbol that may be part of a compiled program. This is not the case for a model,
     or for a tensor on which the user's program has set attributes."""
-    owned = registry.kind_of(type(value))
+    owned = registry.owner_and_kind(type(value))
     # a NumPy array would be a constant of the program, and writing into it would not be noticed
     if owned is None or owned.kind == "model" or owned.backend.is_host_only:
         return False
@@ -403,7 +403,7 @@ def _is_importable(name: str) -> bool:
 def _is_dtype(value: Any) -> bool:
     """Whether a value is a dtype of any framework, such as `torch.float32`."""
     # a tensor has a dtype but is not a dtype, although `dtype_name` would accept it
-    if registry.kind_of(type(value)) is not None:
+    if registry.owner_and_kind(type(value)) is not None:
         return False
     try:
         dtype_name(value)

@@ -167,7 +167,7 @@ class _Arguments:
     def _backend_and_tensor(self, x: Any) -> tuple[Backend | None, Any]:
         """Returns the backend of `x`, and `x` as a tensor. If `x` is a variable, this is the tensor in the variable. If
         `x` is neither a tensor nor a variable, returns None and `x`."""
-        owned = registry.kind_of(type(x))
+        owned = registry.owner_and_kind(type(x))
         if owned is None:
             return None, x
         # if `x` is a symbol, another compiler is tracing this call
@@ -486,7 +486,7 @@ class _Program:
         walk = trees.flatten(result)
         tensors, tensor_indices, leaves = [], [], list(walk[1])
         for i, x in enumerate(walk[1]):
-            owned = registry.kind_of(type(x))
+            owned = registry.owner_and_kind(type(x))
             if owned is not None and owned.backend is self._backend and owned.kind != "model":
                 tensors.append(x)
                 tensor_indices.append(i)

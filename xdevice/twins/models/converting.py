@@ -104,7 +104,9 @@ def convert_state(
 def _target_of(backend: str | Backend) -> Backend:
     """Returns the backend to convert to, and loads it if necessary. Raises `ArgumentError` if the argument is a model
     instead of a name. Raises the errors of `registry.load` if the backend is unknown, not installed or not usable."""
-    model = None if isinstance(backend, str | Backend) else registry.kind_of(type(backend))
+    model = (
+        None if isinstance(backend, str | Backend) else registry.owner_and_kind(type(backend))
+    )
     if model is not None:
         raise ArgumentError(
             f"the second argument must be the name of the target framework, not an object of type "

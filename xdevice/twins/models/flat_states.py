@@ -68,7 +68,7 @@ def _plain_state(source: Any, paths: Collection[str], done: list[str]) -> Mappin
     Raises `NotATensorError` if `source` is not a container of tensors, and `StateError` if it contains several
     states."""
     # a single tensor, for example
-    if registry.kind_of(type(source)) is not None:
+    if registry.owner_and_kind(type(source)) is not None:
         raise NotATensorError(
             f"expected a model, or a flat dict of named tensors, not {shown(source, 60)} of type "
             f"{type(source).__qualname__}"
@@ -434,7 +434,7 @@ def _with_ties(
 def _backend_of(state: Mapping[str, Any]) -> Backend:
     """Returns the backend of the tensors in a state, or NumPy's backend if the tensors are in a file or the state is
     empty. Raises `NotATensorError` if the tensors belong to several backends."""
-    owners = filter(None, (registry.kind_of(type(value)) for value in state.values()))
+    owners = filter(None, (registry.owner_and_kind(type(value)) for value in state.values()))
     backends = {owner.backend.name: owner.backend for owner in owners}
     if len(backends) > 1:
         raise NotATensorError(
@@ -446,7 +446,7 @@ def _backend_of(state: Mapping[str, Any]) -> Backend:
 def _tensor(backend: Backend, value: Any) -> Any:
     """Returns the tensor of a variable that is outside any model, such as a Gluon `Parameter`. The registry treats such
     a variable as a model, and the backend lists its tensor under the name "". Returns any other value unchanged."""
-    owner = registry.kind_of(type(value))
+    owner = registry.owner_and_kind(type(value))
     return (
         dict(backend.variables(value))[""]
         if owner is not None and owner.kind == "model"

@@ -224,7 +224,7 @@ def _twin(read: _ReadOptimizer, model: Any, kinds: Names | None) -> Twin:
     """Returns the model of an optimizer, as a `Twin`. Raises `NotATensorError` if `model` is not a model of the
     optimizer's framework, and `StateError` if `kinds` does not fit it."""
     # JAX modules are refused here, because the state of optax is not converted
-    owner = registry.kind_of(type(model))
+    owner = registry.owner_and_kind(type(model))
     if owner is None or owner.kind != "model" or owner.backend is not read.backend:
         raise NotATensorError(
             f"models= must contain the models of the two optimizers, the source's first: expected a model of "

@@ -628,7 +628,7 @@ def _misfits(
         if name not in variables:
             continue
         variable = variables[name]
-        owner = registry.kind_of(type(value))
+        owner = registry.owner_and_kind(type(value))
         if owner is None or owner.kind != "tensor" or owner.backend is not backend:
             yield f"{name}: expected a tensor of {backend.name}, got {type(value).__qualname__}; use convert_state"
             continue

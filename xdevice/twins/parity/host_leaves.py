@@ -75,16 +75,16 @@ def leaves(x: object) -> list[trees.Leaf]:
     """Returns the leaves of a container, in which each model is treated as one leaf. If `x` is a tensor or a model, `x`
     itself is the only leaf."""
     # `trees` may treat a model as a container, but here a model is one leaf
-    is_leaf = registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None
+    is_leaf = bool(registry.owner_and_kind(type(x)) or owners.backend_of_model(x))
     return [trees.Leaf("", x)] if is_leaf else trees.leaves(x)
 
 
 def read_leaf(path: str, x: Any) -> Iterator[HostLeaf]:
     """Yields the tensor or other object `x` as a leaf with this path. For a model, yields a leaf for each variable; the
     path of such a leaf is `path` followed by the variable's name. Raises the same errors as `read_leaves`."""
-    backend, kind = registry.kind_of(type(x)) or (None, None)
-    # checked first, because `registry.kind_of` finds no backend for a module of Flax or Equinox, and because a single
-    # variable may be a model
+    backend, kind = registry.owner_and_kind(type(x)) or (None, None)
+    # checked first, because `registry.owner_and_kind` finds no backend for a module of Flax or Equinox, and because a
+    # single variable may be a model
     if model_backend := owners.backend_of_model(x):
         for name, variable in model_backend.variables(x):
             yield read_tensor(model_backend, joined_path(path, name), variable)

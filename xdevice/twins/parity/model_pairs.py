@@ -313,7 +313,7 @@ def _optimizer_settings(actual: Any, expected: Any) -> list[str]:
     """Returns a line for each difference between two optimizers. The list is empty for other values, and for optimizers
     with an unknown formula."""
     # the registry treats an optimizer as a model without layers
-    kinds = [registry.kind_of(type(x)) for x in (actual, expected)]
+    kinds = [registry.owner_and_kind(type(x)) for x in (actual, expected)]
     if not all(kind is not None and kind.kind == "model" for kind in kinds):
         return []
     try:

@@ -160,7 +160,7 @@ def _read_recorded(leaf: Leaf) -> Iterable[HostLeaf]:
     """Returns a list with the leaf, with its value in host memory. For a model, the list contains a leaf for each
     variable. If `convert_state` knows all layers of the model, these leaves have PyTorch's names and layouts, so that
     models of different frameworks can be compared."""
-    owner = registry.kind_of(type(leaf.value))
+    owner = registry.owner_and_kind(type(leaf.value))
     own_leaves = list(read_leaf(leaf.path, leaf.value))
     if owner is None or owner.kind != "model":
         return own_leaves

@@ -104,7 +104,7 @@ def is_function(x: object) -> bool:
         return not isinstance(x[1], str) and (is_function(x[0]) or hasattr(x[0], "apply"))
     if not callable(x) or isinstance(x, type):
         return False
-    kind = registry.kind_of(type(x))
+    kind = registry.owner_and_kind(type(x))
     return kind is None and owners.backend_of_model(x) is None
 
 
@@ -169,7 +169,7 @@ def _bound_to_parameters(pair: tuple[Any, Any]) -> Any:
 
 def _owner_name(x: object) -> str:
     """Returns the name of the backend to which a tensor belongs; "" for an object that belongs to no framework."""
-    kind = registry.kind_of(type(x))
+    kind = registry.owner_and_kind(type(x))
     return kind.backend.name if kind is not None else ""
 
 
@@ -232,7 +232,7 @@ class _ModelSearch:
         # an object of these types contains no tensor or model
         if x is None or isinstance(x, str | bytes | int | float | complex | CodeType | type):
             return ()
-        kind = registry.kind_of(type(x))
+        kind = registry.owner_and_kind(type(x))
         if kind is not None and kind.kind == "tensor":
             self.tensors.append(x)
             return ()

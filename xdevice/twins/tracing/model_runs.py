@@ -117,7 +117,7 @@ def arrays_of(inputs: Any) -> Arrays:
             raise ArgumentError(
                 f"the keys of a dict passed as inputs= must be the names of the model's arguments, got {shown(name)}"
             )
-        owner = registry.kind_of(type(x))
+        owner = registry.owner_and_kind(type(x))
         if owner is None or owner.kind != "tensor":
             raise NotATensorError(
                 f"inputs= expects a tensor, a tuple of tensors, or a dict of keyword arguments, got {shown(x, 60)} "

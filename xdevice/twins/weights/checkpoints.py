@@ -122,7 +122,7 @@ def _read_other_format(path: str, kind: foreign.Kind) -> Header:
 def _opened(path: str, name: str, value: Any) -> OpenedTensor:
     """Returns a tensor from the file at `path` as an entry of a `Header`. The tensor has already been read. Raises
     `UnsupportedError` if the tensor is not dense."""
-    owner = registry.kind_of(type(value))
+    owner = registry.owner_and_kind(type(value))
     if owner is None or not owner.backend.is_dense(value):
         raise UnsupportedError(
             f"{name} in {path} is sparse, or made up of other tensors; load the file with its framework, and "

@@ -169,7 +169,7 @@ def _variables(x: Any, verb: str) -> _Variables:
     """
     variables: _Variables = {}
     for prefix, keys, leaf in _leaves(x, verb):
-        kind = registry.kind_of(type(leaf))
+        kind = registry.owner_and_kind(type(leaf))
         if kind is not None and kind.kind == "model":
             # raises an error if the model has tensors that the framework does not list, because the file would lack
             # them
@@ -216,7 +216,7 @@ def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
 
 def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     """Yields the items of the list that `_leaves` returns, one by one."""
-    if registry.kind_of(type(x)) is not None or owners.backend_of_model(x) is not None:
+    if registry.owner_and_kind(type(x)) is not None or owners.backend_of_model(x) is not None:
         yield "", (), x
         return
     # containers with modules are walked here, because a Tree would walk into the modules of Flax and Equinox instead of
@@ -252,7 +252,7 @@ def _has_modules(x: Any) -> bool:
 def _is_module(x: Any) -> bool:
     """Whether `x` is a model of Flax or Equinox, or another model that xdevice otherwise treats as a
     container."""
-    return registry.kind_of(type(x)) is None and owners.backend_of_model(x) is not None
+    return registry.owner_and_kind(type(x)) is None and owners.backend_of_model(x) is not None
 
 
 def _variables_of(keys: _Keys, x: Any) -> Iterable[_Variable]:
@@ -262,7 +262,7 @@ def _variables_of(keys: _Keys, x: Any) -> Iterable[_Variable]:
     module = owners.backend_of_model(x)
     if module is not None:
         return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
-    owner = registry.kind_of(type(x))
+    owner = registry.owner_and_kind(type(x))
     if owner is None:
         raise NotATensorError(
             f"{_path(keys)} is {shown(x)} of type {type(x).__qualname__}, which cannot be saved in a file of tensors; "
@@ -425,7 +425,7 @@ def _state_to_come(
     name in the file and a new variable. State without values in the file is left out. `prefix` is the prefix of the
     names of `x` in the file, and `variables` are the existing variables. Yields nothing if `x` is not a model or
     optimizer, or if it is a JAX module, which is treated as a container here."""
-    backend, kind = registry.kind_of(type(x)) or (None, None)
+    backend, kind = registry.owner_and_kind(type(x)) or (None, None)
     start = f"{prefix}." if prefix else ""
     names = [
         name for name in header.by_name() if name.startswith(start) and name not in variables

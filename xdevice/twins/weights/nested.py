@@ -148,7 +148,7 @@ def _others(keys: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
 def _is_tensor(value: Any) -> bool:
     """Whether a value is a tensor of a file, or a tensor or variable of a framework. Returns False for a
     symbolic tensor."""
-    owner = registry.kind_of(type(value))
+    owner = registry.owner_and_kind(type(value))
     return isinstance(value, FileTensor) or (owner is not None and owner.kind != "symbol")
 
 
