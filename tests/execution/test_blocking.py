@@ -125,7 +125,9 @@ def test_a_jax_function_called_before_blocks_too_and_is_not_traced_anew():
 @pytest.mark.skipif("jax" not in ASYNCHRONOUS, reason="jax is not installed")
 def test_a_jax_without_the_private_api_is_refused_with_what_to_do(monkeypatch):
     backend = xdevice.backend("jax")
-    monkeypatch.setitem(backend.private_names._lacking, "blocking", ["jax._src.pjit._gone"])
+    monkeypatch.setitem(
+        backend.private_names._lacking, ("blocking", ""), ["jax._src.pjit._gone"]
+    )
     with (
         pytest.raises(xdevice.errors.UnsupportedError, match=r"jax\._src\.pjit\._gone"),
         xdevice.accelerator.blocking(backend),

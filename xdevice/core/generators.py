@@ -101,10 +101,10 @@ def _plain(state: Any) -> Any:
     return state.tolist() if hasattr(state, "tolist") else state
 
 
-class Source:
+class NumberSource:
     """The generator that a process, a block or a task uses (`numbers`). `seed(n)` replaces this generator by another
     generator. `key` is the object with which the block was entered; None for a process or task. `owner` is the thread
-    and task that created the `Source`."""
+    and task that created the `NumberSource`."""
 
     def __init__(self, numbers: Numbers, key: object) -> None:
         self.numbers = numbers
@@ -112,26 +112,28 @@ class Source:
         self.owner = blocks.thread_and_task()
 
 
-entered: ContextVar[tuple[Source, ...]] = ContextVar("xdevice_random", default=())
-_process: dict[str, Source] = {}
-"""The `Source` of the process, under the key "". It is created when it is first needed."""
+entered: ContextVar[tuple[NumberSource, ...]] = ContextVar("xdevice_random", default=())
+_process: dict[str, NumberSource] = {}
+"""The `NumberSource` of the process, under the key "". It is created when it is first needed."""
 
 
-def current_source() -> Source:
-    """Returns the `Source` that supplies the random numbers of this thread or task. It belongs to the innermost block
-    or task or, without a block or task, to the process."""
+def current_source() -> NumberSource:
+    """Returns the `NumberSource` that supplies the random numbers of this thread or task. It belongs to the innermost
+    block or task or, without a block or task, to the process."""
     sources = entered.get()
     if sources:
         return sources[-1]
     # `setdefault` is atomic: two threads that call it at once get the same source
-    return _process.get("") or _process.setdefault("", Source(Numbers(_first_seed()), None))
+    return _process.get("") or _process.setdefault(
+        "", NumberSource(Numbers(_first_seed()), None)
+    )
 
 
 def use_derived_generator() -> None:
     """Makes the current context, which belongs to a task, use a new generator, derived from the generator that the task
     uses now. Each call derives a different generator."""
     source = current_source()
-    entered.set((*entered.get(), Source(source.numbers.for_task(), None)))
+    entered.set((*entered.get(), NumberSource(source.numbers.for_task(), None)))
 
 
 @contextmanager
@@ -162,7 +164,7 @@ def _first_seed() -> int:
     return int(text)
 
 
-def _sources_of_thread() -> tuple[Source, ...]:
+def _sources_of_thread() -> tuple[NumberSource, ...]:
     """Returns the sources from which the current thread can draw. The sources of other threads are irrelevant, because
     these threads do not exist in a forked child."""
     return (*_process.values(), *entered.get())

@@ -492,7 +492,7 @@ class seed:
         self._n = _as_int("a seed", n)
         if self._n < 0:
             raise ArgumentError(f"a seed must be a non-negative int, not {n}")
-        # the attribute `numbers` of this `Source` is the generator from which the calling code
+        # the attribute `numbers` of this `NumberSource` is the generator from which the calling code
         # draws
         self._source = generators.current_source()
         # the generator is seeded immediately, for a call without `with`; `__enter__` restores
@@ -506,7 +506,10 @@ class seed:
         if self._source.numbers is self._begun:
             self._source.numbers = self._before
         generators.entered.set(
-            (*generators.entered.get(), generators.Source(generators.Numbers(self._n), self))
+            (
+                *generators.entered.get(),
+                generators.NumberSource(generators.Numbers(self._n), self),
+            )
         )
 
     def __exit__(self, *_: object) -> None:
