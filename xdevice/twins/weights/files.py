@@ -216,7 +216,7 @@ def _leaves(x: Any, verb: str) -> list[tuple[str, _Keys, Any]]:
 
 def _walk(x: Any, verb: str) -> Iterator[tuple[str, _Keys, Any]]:
     """Yields the items of the list that `_leaves` returns, one by one."""
-    if registry.owner_and_kind(type(x)) is not None or owners.backend_of_model(x) is not None:
+    if registry.owner_and_kind(type(x)) or owners.backend_of_model(x):
         yield "", (), x
         return
     # containers with modules are walked here, because a Tree would walk into the modules of Flax and Equinox instead of
