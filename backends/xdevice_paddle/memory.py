@@ -15,7 +15,7 @@ from .private import private
 if TYPE_CHECKING:
     from xdevice.base.devices import Device
 
-_KIND = "Allocated"
+_ALLOCATED = "Allocated"
 """Paddle's name for the count of the bytes in use, as opposed to "Reserved"."""
 
 _allocated = private["paddle.base.core.host_memory_stat_current_value"]
@@ -38,9 +38,11 @@ class PaddleMemory(Primitives):
         all four numbers; GPUs of ROCm have `total`, `allocated` and `peak`; the CPU and virtual GPUs have `allocated`
         and `peak`. Other accelerators have none."""
         if device.kind != "gpu":
-            allocated = _allocated(_KIND, 0)  # 0: the index of the CPU
+            allocated = _allocated(_ALLOCATED, 0)  # 0: the index of the CPU
             # Paddle 2 subtracts memory that it has not counted, such as that taken over from NumPy
-            return Memory(None, None, allocated if allocated >= 0 else None, _peak(_KIND, 0))
+            return Memory(
+                None, None, allocated if allocated >= 0 else None, _peak(_ALLOCATED, 0)
+            )
         if not self._is_counted():
             return Memory()
         index = device.index
@@ -80,8 +82,7 @@ class PaddleMemory(Primitives):
         if _IS_2 or (device.kind == "gpu" and not self._is_counted()):
             super().reset_peak(device)  # raises `UnsupportedError`
         elif device.kind != "gpu":
-            # for the CPU, all memory is counted together
-            _reset_peak(_KIND, 0)
+            _reset_peak(_ALLOCATED, 0)  # 0: the index of the CPU
         elif virtual_devices.registered_count():
             paddle.device.reset_max_memory_allocated(virtual_devices.name_of(device))
         else:

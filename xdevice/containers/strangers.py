@@ -112,6 +112,7 @@ class Stranger:
         `target`. The error says that the object's tensors would stay behind, and how to fix this. `path` is the path to
         the object in its container."""
         places = [place for _, place in self.places()]
+        # models that are not built, or have no variables, are nowhere
         contents = "tensors" if places else "models"
         # if there is a tensor on another device, the error names that device
         contents = next(

@@ -319,8 +319,9 @@ def _require_op(verb: str, op: str) -> None:
 
 
 def _summands(x: Any) -> list[Operand]:
-    """Returns the tensors in `x`, which is a tensor or a container. Raises an error if `x` contains no tensor, or
-    anything other than dense tensors, such as None, a number or a sparse tensor."""
+    """Returns the tensors in `x`, which is a tensor or a container. Raises an error if a container has no tensor, or
+    contains anything other than dense tensors, such as None, a number or a sparse tensor. A single tensor is not
+    checked here, because `Session.require_ready` checks all operands."""
     owner = registry.owner_and_kind(type(x))
     # in the usual case, a single tensor, no container is walked
     if owner is not None and owner.kind == "tensor":

@@ -35,7 +35,7 @@ def skip_exit_hooks(error: BaseException | None) -> None:
     after a rank has failed. `error` is the exception that leaves the block of `processes`, or None.
     """
     global _skipping_in, _status
-    # the program has set its exit status with `sys.exit`
+    # as in Python, `sys.exit()` means the status 0, and `sys.exit("text")` the status 1
     if isinstance(error, SystemExit):
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)
     # the hooks are already installed. In a forked child, `_skipping_in` is the parent's id, so the

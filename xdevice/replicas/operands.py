@@ -63,7 +63,7 @@ def leaves_in(x: Any, name: str, verb: str) -> list[Operand]:
 def tensors_in(x: Any, name: str, verb: str) -> list[Operand]:
     """Returns the tensors and symbols in `x`, as operands. Errors refer to `x` as `name`; `verb` is the name of the
     called function. Raises `NotATensorError` if `x` contains a model, or does not contain a tensor; `UnsupportedError`
-    for a tensor that is not dense; and the errors of `leaves_in`."""
+    for a tensor that is not dense, and for a symbol of MXNet; and the errors of `leaves_in`."""
     operands = leaves_in(x, name, verb)
     if not operands:
         refuse_non_container(x, verb)

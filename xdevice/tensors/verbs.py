@@ -399,6 +399,7 @@ def check_same_device(*xs: object, **named: object) -> Device | None:
         >>> xdevice.check_same_device(x=xdevice.ones(2), y=[xdevice.ones(3)])
         Device('cpu:0')
     """
+    # the fast way first, without the names of the tensors, which only an error needs
     places = _device_set((*xs, *named.values()))
     if places is not None and len(places) <= 1:
         return places.pop() if places else None

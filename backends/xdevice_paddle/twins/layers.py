@@ -218,6 +218,7 @@ def _block_settings(layer: Any) -> dict[int, Settings]:
             "norm_first": layer.normalize_before,
             "block_dropout": float(layer.dropout1.p),
         },
+        # the name of `paddle.nn.functional.gelu` is "_gelu" in 3.3
         id(layer.linear1): {"activation": layer.activation.__name__.lstrip("_")},
     }
 

@@ -175,8 +175,7 @@ class TorchEngine(Engine):
         # whether NCCL itself computes the mean. It multiplies by 1 / size, which gives the same
         # result as a division only if size is a power of two
         is_mean = buffer.is_cuda and divisor == self.size and self.size & (self.size - 1) == 0
-        # True: the backward pass continues while NCCL sums
-        options = _reduce_options(dist.AllreduceOptions, "mean" if is_mean else "sum", True)
+        options = _reduce_options(dist.AllreduceOptions, "mean" if is_mean else "sum")
         if buffer.is_cuda:
             with torch.cuda.device(buffer.device):
                 work = self._nccl.allreduce([buffer], options)
@@ -360,15 +359,11 @@ def _as_tensor_like(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _reduce_options(cls: Any, op: str, in_background: bool = False) -> Any:
-    """Returns options of PyTorch's class `cls` for the reduction `op`, such as "sum". With `in_background`, the
-    collective runs on one of NCCL's streams while the current stream continues to compute."""
+def _reduce_options(cls: Any, op: str) -> Any:
+    """Returns options of PyTorch's class `cls` for the reduction `op`, such as "sum". By the defaults of the other
+    options, NCCL runs on a stream of its own while the current stream continues to compute."""
     options = cls()
     options.reduceOp = getattr(dist.ReduceOp, _OPS[op])
-    # since 2.8, PyTorch runs NCCL on the current stream unless this option is set; older
-    # versions lack the option
-    if in_background and hasattr(options, "asyncOp"):
-        options.asyncOp = True
     return options
 
 

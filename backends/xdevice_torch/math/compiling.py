@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     Program = Callable[..., list[torch.Tensor]]
     Refuse = Callable[[str, str], UnsupportedError]
 
-# a subclass could do more than run the operations that reach the dispatcher
+# the types of tensors for which a program may replace the function's call. A subclass could do more than run the
+# operations that reach the dispatcher, and the program would leave that out
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 # the types of devices on which compiling was measured; on other devices the function itself is called
 _MEASURED: Final = ("cpu", "cuda")

@@ -203,7 +203,6 @@ def _conv(path: str, module: Any) -> Layer:
     if padding == "same":
         padding = layouts.same_padding(module.kernel_size, module.stride, module.dilation)
     elif padding == "valid":
-        # no padding
         padding = (0,) * len(module.kernel_size)
     settings: dict[str, object] = {
         "stride": module.stride,

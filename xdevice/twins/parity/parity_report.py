@@ -543,8 +543,8 @@ def _notes(row: BackendRow) -> str:
 
 
 def _cell(series: list[ComparedValue]) -> str:
-    """Returns the worst error of a name on one backend, with the first step that is off; "-" if nothing was
-    recorded."""
+    """Returns the worst error of a name on one backend and, in parentheses, this error as a multiple of the allowed
+    error. If a step is off, adds the first such step. Returns "-" if nothing was recorded."""
     value = worst(series)
     if value is None:
         return "-"
