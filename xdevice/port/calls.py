@@ -68,8 +68,9 @@ class Invocation:
         # `*x` passes an unknown number of arguments, so the positions of later arguments are
         # unknown
         self.is_starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
-        # `torch.load`, which the call or its callee reaches, calls such a function with a storage
-        self._add_storage(self.keywords.get("map_location", NOTHING))
+        # for every call, and not only for `torch.load`: the callee may pass this argument on to `torch.load`, which
+        # calls such a function with each storage of the file
+        self._pass_storage_to(self.keywords.get("map_location", NOTHING))
 
     def results_of(self, callee: Value) -> Value:
         """Returns the possible results of calling `callee`: the union over all objects that it
@@ -94,7 +95,7 @@ class Invocation:
             return self.values[position]
         return self.keywords.get(name, default)
 
-    def _add_storage(self, map_location: Value) -> None:
+    def _pass_storage_to(self, map_location: Value) -> None:
         """Adds a storage to the first parameter of each function in the value of `map_location`."""
         for atom in map_location:
             if atom.kind in ("function", "bound"):
@@ -196,15 +197,15 @@ class Invocation:
         self._pass_arguments_out()
         self.node.has_gpu = self.has_gpu  # type: ignore[attr-defined]  # for rules whose word needs a GPU
         if full_name == "torch.load":
-            self._add_storage(self._argument(1, "map_location"))
+            self._pass_storage_to(self._argument(1, "map_location"))
         if full_name in knowledge.DEVICE_MAKERS:
-            return make_value("device", None, self.node)
+            return make_value("device", origin=self.node)
         if full_name in knowledge.DEVICE_LISTS:
-            return self.list_of(self.node, make_value("device", None, self.node))
+            return self.list_of(self.node, make_value("device", origin=self.node))
         if full_name in knowledge.LOADERS:
             # if so, a function of the program creates the batch, so nothing is known about it
             is_collated = "collate_fn" in self.keywords or "batchify_fn" in self.keywords
-            dataset = self._argument(0, "dataset", UNKNOWN)
+            dataset = self._argument(0, "dataset", default=UNKNOWN)
             item = union(*map(self.inference.value_of_subscript, dataset))
             return self.list_of(self.node, UNKNOWN if is_collated else _collate(item))
         # such as TensorDataset(x, y): each item contains a tensor for each argument
@@ -225,7 +226,7 @@ class Invocation:
         """Returns the result of `torch.multiprocessing.spawn(function, args)`, which is None.
         `spawn` calls the function in each process, and passes the rank and the items of `args`;
         these values are added to the function's parameters."""
-        arguments = self._argument(1, "args", tuple_of([]))
+        arguments = self._argument(1, "args", default=tuple_of([]))
         for atom in self.first:
             if atom.kind != "function":
                 continue
@@ -279,7 +280,9 @@ class Invocation:
                 return self.inference.dict_of(self.node, union(pairs, *self.keywords.values()))
             case "sum":
                 # the items are added to `start`, which is 0 by default
-                return union(self.value_of_items(self.first), self._argument(1, "start", INT))
+                return union(
+                    self.value_of_items(self.first), self._argument(1, "start", default=INT)
+                )
             case "max" | "min":
                 return (
                     union(*self.values)
@@ -298,7 +301,7 @@ class Invocation:
         node = getattr(self.node, "mapped", None)
         if node is None:
             node = ast.copy_location(
-                ast.Call(self.node.func, self.node.args[1:], []), self.node
+                ast.Call(self.node.func, self.node.args[1:], keywords=[]), self.node
             )
             self.node.mapped = node  # type: ignore[attr-defined]
         items = [self.value_of_items(value) for value in self.values[1:]]

@@ -66,13 +66,14 @@ class Cells:
         """Returns the value of a cell, which is empty if nothing has been added yet. Records
         that the current task has read the cell."""
         # also for an empty cell: when it gets its first value, the reader has to be interpreted
-        # again
+        # again. The dict is used as an ordered set, so only its keys matter
         self._readers[key].setdefault(self.current_task)
         return self.values.get(key, NOTHING)
 
     def add_to_cell(self, key: Any, value: Value) -> None:
         """Adds a value to a cell. If the cell grows, the modules and functions that have read
         it are interpreted again."""
+        # stored even if the value is empty, because a name with a cell counts as bound (see `Interpreter._name`)
         old = self.values.setdefault(key, NOTHING)
         # nothing new: the usual case
         if value <= old:
@@ -153,7 +154,7 @@ class Cells:
         """Returns the key of the cell for the attribute `name` of a class and its objects. Classes that are related by
         inheritance (a family) share the cell."""
         family = cls.family()
-        # `unite_families` moves these cells when two families become one
+        # `unite_families` moves these cells when two families become one. The dict is used as an ordered set of names
         self._attributes[family].setdefault(name)
         return "attr", family, name
 

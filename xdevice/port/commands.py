@@ -382,8 +382,11 @@ def _findings(
         # `read` is a generator, so that the memory for each file is freed when the rules have
         # read it
         if goal is None:
-            examined = engine.Examined(root, "proven")
-            read = sources.read_files(paths, root, examined.unreadable, progress)
+            examined = engine.Examined(root, only="proven")
+            # the files that cannot be read are added to the list while `read` is iterated
+            read = sources.read_files(
+                paths, root, unreadable=examined.unreadable, progress=progress
+            )
         else:
             examined = engine.examine(paths, root=root, goal=goal, progress=progress)
             read = iter(examined.sources)

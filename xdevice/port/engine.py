@@ -155,7 +155,10 @@ def examine(
     places = [Path(path) for path in paths]
     root = root or _common_folder(places)
     examined = Examined(root, only, backend, goal=goal)
-    examined.sources += sources.read_files(places, root, examined.unreadable, progress)
+    # adds the files that cannot be read to `unreadable`
+    examined.sources += sources.read_files(
+        places, root, unreadable=examined.unreadable, progress=progress
+    )
     judge(examined, progress)
     return examined
 
@@ -195,7 +198,12 @@ def judge(examined: Examined, progress: Progress = no_progress) -> None:
     for number, module in enumerate(project.modules):
         progress("judging", number, len(project.modules))
         for site in sites_class(
-            module, inference, in_text, module in affected, goal, on_devices
+            module,
+            inference,
+            text_origins=in_text,
+            sets_current_device=module in affected,
+            goal=goal,
+            device_origins=on_devices,
         ).sites():
             # a cell that several tabs share is judged in each of these tabs, but can be written only once
             site.tabs = (module.tab,) if module.tab else ()
@@ -222,7 +230,7 @@ def _broken_cells(source: Source) -> Iterator[Site]:
         yield Site(
             source.path,
             line,
-            0,
+            col=0,
             idiom="cell",
             code="XD160",
             framework="",

@@ -130,7 +130,9 @@ def guarded_by(
             case ast.UnaryOp(op=ast.Not()):
                 is_true = not is_true
             case ast.Compare(left=left, ops=[op], comparators=[right]):
-                if _is_reversed(op, left if right is node else right, right is node):
+                if _is_reversed(
+                    op, other=left if right is node else right, is_mirrored=right is node
+                ):
                     is_true = not is_true
             # `node` is only the name of the called function, such as `is_available`: continue with
             # the call

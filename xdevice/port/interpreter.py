@@ -119,6 +119,7 @@ class Interpreter(Inference):
         self.env, self.current_class, self._early_ends = {}, None, []
         if isinstance(task, PythonModule):
             self.function, self.module = None, task
+            # no test has shown yet that there is a GPU (see `guards.GPU`)
             self._block(task.tree.body, {GPU: NONE})
             return
         function, self.module = task, task.module
@@ -260,9 +261,9 @@ class Interpreter(Inference):
             return self._block(node.body if is_tab else node.orelse, env)
         # both branches begin with the environment before the `if`, narrowed by the test or by
         # its opposite
-        then = self._block(node.body, env_after_test(node.test, env, True))
+        then = self._block(node.body, env_after_test(node.test, env, is_true=True))
         return joined_envs(
-            then, self._block(node.orelse, env_after_test(node.test, env, False))
+            then, self._block(node.orelse, env_after_test(node.test, env, is_true=False))
         )
 
     def _for(self, node: ast.For | ast.AsyncFor) -> Env | None:
@@ -286,7 +287,7 @@ class Interpreter(Inference):
         def interpret_round() -> Env | None:
             """Interprets one round of the loop, and returns the environment at its end."""
             self.evaluate(node.test)
-            return self._block(node.body, env_after_test(node.test, self.env, True))
+            return self._block(node.body, env_after_test(node.test, self.env, is_true=True))
 
         return self._block(node.orelse, self._loop(node, interpret_round))
 
@@ -304,7 +305,8 @@ class Interpreter(Inference):
         before = joined_envs(self.env, ends.get(node)) or self.env
         for _ in range(_MAX_ROUNDS):
             self.env = dict(before)
-            # a new list for each round, which `_break_or_continue` fills
+            # a new list for each round. `interpret_round`, whose call comes before `pop` below, runs
+            # `_break_or_continue`, which fills the list
             self._early_ends.append([])
             # the loop may also end without this round
             after = before
@@ -792,7 +794,7 @@ class Interpreter(Inference):
         for part in node.values:
             values.append(self.evaluate(part))
             # in `x is not None and x.to(d)`, the right side runs only if the left side is true
-            self.env = env_after_test(part, self.env, is_and)
+            self.env = env_after_test(part, self.env, is_true=is_and)
         self.env = env
         return AVAILABLE if is_and and AVAILABLE in values else union(*values)
 
@@ -829,9 +831,9 @@ class Interpreter(Inference):
         """
         env = self.env
         self.evaluate(node.test)
-        self.env = env_after_test(node.test, env, True)
+        self.env = env_after_test(node.test, env, is_true=True)
         if_true = self.evaluate(node.body)
-        self.env = env_after_test(node.test, env, False)
+        self.env = env_after_test(node.test, env, is_true=False)
         if_false = self.evaluate(node.orelse)
         self.env = env
         return union(if_true, if_false)
@@ -877,7 +879,7 @@ class Interpreter(Inference):
             self.bind(generator.target, items, is_inner=True)
             for test in generator.ifs:
                 self.evaluate(test)
-                self.env = env_after_test(test, self.env, True)
+                self.env = env_after_test(test, self.env, is_true=True)
         if isinstance(node, ast.DictComp):
             self.evaluate(node.key)
             value = self.dict_of(node, self.evaluate(node.value))

@@ -298,15 +298,13 @@ class Use:
     def edit(self, start: int, end: int, text: str) -> Edit:
         """Returns the edit that replaces the bytes from `start` to `end` with `text`. If an edit of an inner use begins
         at the same byte, the edit of this use comes first (see `Edit.rank`)."""
-        return Edit(start, -self.end, end, text)
+        return Edit(start, rank=-self.end, end=end, text=text)
 
     def replace(self, text: str, node: ast.AST | None = None) -> Edits:
         """Returns the edits that replace the whole use, or `node` if it is not None, with
         `text`."""
-        # the second argument is the rank, which orders edits that begin at the same byte: the
-        # negative end of the replaced node
         start, end = self.span(node or self.node)
-        return (Edit(start, -end, end, text),)
+        return (Edit(start, rank=-end, end=end, text=text),)
 
     def replace_around(
         self, part: ast.AST, before: str, after: str, node: ast.AST | None = None
@@ -317,7 +315,11 @@ class Use:
         """
         start, end = self.span(node or self.node)
         part_start, part_end = self.span(part)
-        return Edit(start, -end, part_start, before), Edit(part_end, -end, end, after)
+        # both edits belong to the same site, so both have its rank, although the first edit ends earlier
+        return (
+            Edit(start, rank=-end, end=part_start, text=before),
+            Edit(part_end, rank=-end, end=end, text=after),
+        )
 
     def rename(self, text: str) -> Edits:
         """Returns the edits that replace the name of the called function with `text`. The

@@ -416,7 +416,12 @@ def fixed_files(findings: Iterable[Finding], examined: Examined) -> dict[Source,
         sites = [site for site in site_of.values() if site is not None]
         # inner tests first, because an outer test must stay if an inner test stays
         for finding in reversed(chosen):
-            _complete_sites(finding, sites, examined.sites_of(source), site_of[finding])
+            _complete_sites(
+                finding,
+                sites,
+                all_sites=examined.sites_of(source),
+                site_of_test=site_of[finding],
+            )
         # the sites that `port` would rewrite, but that stay: if one of them is a CUDA stream or
         # event, no other stream or event of the file may be rewritten
         staying = [
@@ -568,11 +573,11 @@ def _unused_ignores(
                 1,
                 "XD401",
                 message,
-                text,
-                (line, 1),
-                ignore.cell,
-                range(line, line + 1),
-                ((line, 0), (line, 0)),  # nothing that `port` would rewrite
+                text=text,
+                end=(line, 1),
+                cell=ignore.cell,
+                lines=range(line, line + 1),
+                part=((line, 0), (line, 0)),  # nothing that `port` would rewrite
             )
 
 

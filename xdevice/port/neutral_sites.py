@@ -52,7 +52,10 @@ class NeutralSites(JudgedSites):
         """Judges a method call. Returns None if the call is not a use of a device. All methods of
         PyTorch except `.cuda()` work on any device."""
         judged = super()._judge_method(use, full_name)
-        if judged is None or judged[1] is MAY_BE_STORAGE or judged[1].verdict == "not a device":
+        if judged is None:
+            return None
+        _, judgement = judged
+        if judgement is MAY_BE_STORAGE or judgement.verdict == "not a device":
             return judged
         # .to() and .cpu() work on any device
         if use.method != "cuda":

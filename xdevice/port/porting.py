@@ -46,14 +46,14 @@ def import_edits(
         start = source.offset(line, col)
         # the statement is not the first on its line, as in `import a; import torch`
         if col:
-            # an edit with equal offsets is an insertion; 0 is its rank (see `Edit`)
-            edits.add(Edit(start, 0, start, "; ".join([*lines, ""])))
+            # an edit with equal offsets is an insertion
+            edits.add(Edit(start, rank=0, end=start, text="; ".join([*lines, ""])))
             continue
         # the import must come before a site that begins at the same position. The rank of a
         # site is its negative end, and no site ends after the end of the text
         before_all_sites = -len(source.text)
         text = (source.newline * 2).join(lines) + source.newline
-        edits.add(Edit(start, before_all_sites, start, text))
+        edits.add(Edit(start, rank=before_all_sites, end=start, text=text))
     return edits
 
 
@@ -132,18 +132,17 @@ def _removal_edit(
     code, or is the only statement of its block, it is replaced with `pass`."""
     start, end = module.span(node)
     text = module.source.text
-    # the second argument of an `Edit` is its rank: the negative end of the replaced text
     left = [alias for alias in node.names if alias not in gone]
     if left:
         new = ast.unparse(ast.ImportFrom(node.module, left, 0))
-        return Edit(start, -end, end, new)
+        return Edit(start, rank=-end, end=end, text=new)
     # the beginning of the line, and the rest of the line if the rest is blank
     line_start = text.rfind(b"\n", 0, start) + 1
     blank_end = re.compile(rb"[ \t]*\r?\n").match(text, end)
     is_alone = len(getattr(parents.get(node), "body", ())) == 1
     if is_alone or blank_end is None or text[line_start:start].strip():
-        return Edit(start, -end, end, "pass")
-    return Edit(line_start, -blank_end.end(), blank_end.end(), "")
+        return Edit(start, rank=-end, end=end, text="pass")
+    return Edit(line_start, rank=-blank_end.end(), end=blank_end.end(), text="")
 
 
 def _is_within(site: Site, module: PythonModule) -> bool:

@@ -156,7 +156,8 @@ class Class:
         """Recomputes `lineage` and `foreign_bases`, and returns whether one of them has
         changed."""
         before = self.lineage, self.foreign_bases
-        self.lineage = tuple(self._find_lineage({}))
+        # no lineage of an earlier call is passed, because the bases of any class may have changed since then
+        self.lineage = tuple(self._find_lineage(lineages={}))
         self.foreign_bases = frozenset(
             atom.subject if atom.kind == "foreign" else "?"
             for cls in self.lineage

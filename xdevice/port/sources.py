@@ -353,7 +353,7 @@ def _script(raw: bytes, shown: str) -> Source:
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
     text = raw.decode(encoding)
     source = Source(shown, raw, text.encode(), encoding)
-    source.modules = [PythonModule(source, None, _parse_python(text))]
+    source.modules = [PythonModule(source, tab=None, tree=_parse_python(text))]
     return source
 
 
@@ -531,7 +531,7 @@ def _notebook(raw: bytes, shown: str) -> Source:
     notebook = Source(shown, raw, "".join(parts).encode(), tokens=tokens)
     # a cell has the line at which it begins in the text of the notebook
     notebook.cells = [Cell(notebook.position(start)[0], text) for start, text in cells]
-    _add_module(notebook, None, notebook.cells)
+    _add_module(notebook, tab=None, cells=notebook.cells)
     return notebook
 
 

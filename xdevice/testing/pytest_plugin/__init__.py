@@ -349,7 +349,8 @@ def pytest_runtest_makereport(
         for entry in call.excinfo.traceback:
             module = entry.frame.f_globals
             if module["__name__"].startswith("xdevice."):
-                # pytest looks this name up in the frame's globals, except with --full-trace
+                # pytest looks this name up in the frame's globals, except with --full-trace. It calls the function with
+                # the error, and hides the frame if the result is True
                 module["__tracebackhide__"] = _is_xdevice_error
     report = yield
     if name is not None:

@@ -64,6 +64,7 @@ class Cuda:
     def _take_for_cuda(self, backend: Backend) -> None:
         """Makes "cuda" mean the virtual GPU for a backend that was just loaded. Changes nothing if programs do not use
         the name "cuda" for devices of the backend's framework."""
+        # None: a default device that the suite sets applies to every caller
         if backend.take_for_cuda(
             self._device, _in_tests(backend) if self._is_default_of_tests else None
         ):

@@ -49,12 +49,12 @@ def fault_of(mark: pytest.Mark) -> str | None:
             else f"xd_needs_gpu expects a positive number of GPUs, got {wanted!r:.100}"
         )
     if mark.name == "xd_needs_dtype":
-        unknown = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
-        is_right = mark.args and not unknown
+        no_dtypes = [name for name in mark.args if name not in (*DTYPES, *SHORT_FLOATS)]
+        is_right = mark.args and not no_dtypes
         return (
             None
             if is_right
-            else f'xd_needs_dtype expects names of dtypes such as "float64", got {unknown or "nothing"!r:.100}'
+            else f'xd_needs_dtype expects names of dtypes such as "float64", got {no_dtypes or "nothing"!r:.100}'
         )
     try:
         backends_in_marker(mark)

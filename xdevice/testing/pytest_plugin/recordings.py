@@ -160,7 +160,10 @@ class Recordings:
             }
             options["check_device"] = False
             result = compare_leaves(
-                call.read(), reference.read(), Strictness(**options).check()
+                # `check` raises an error for a wrong tolerance, and returns the object itself
+                call.read(),
+                reference.read(),
+                Strictness(**options).check(),
             )
             if not result.ok:
                 pytest.fail(

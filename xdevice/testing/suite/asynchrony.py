@@ -97,6 +97,7 @@ class WaitingChecks(Suite):
         with xdevice.accelerator.blocking(), xdevice.accelerator.blocking():
             x, expected = self.pending()
             self.assert_reads(x, expected)
+        # also if the adapter's blocking mode does nothing: after the blocks, `sync` must still wait
         work = self.long_work(self.home_device)
         xdevice.sync()
         assert work.is_done()
@@ -114,6 +115,7 @@ class WaitingChecks(Suite):
             raise PlannedFailure
         work = self.long_work(self.home_device)
         assert not work.is_done(), "blocking mode is still enabled after its block"
+        # so that the work does not slow down the next check
         xdevice.sync()
 
     @needs("Blocking")
@@ -121,8 +123,10 @@ class WaitingChecks(Suite):
         self.skip_without_blocking()
         if not self.samples.can_block:
             pytest.skip("the samples do not have: work that blocking mode waits for")
+        # `pytest.raises` is inside the block, so that it does not catch an error that is raised only at the block's end
         with xdevice.accelerator.blocking(), pytest.raises(Exception, match=r".+"):
             self.samples.failing_work()
+        # the error must not be raised a second time, as it would be if the framework or the adapter still kept it
         xdevice.sync()
 
 

@@ -35,7 +35,7 @@ class DeviceChecks(Suite):
     @on_one_device
     def test_keeps_the_contract(self) -> None:
         adapter = self.adapter
-        assert check(type(adapter), self.backend, "the suite") is type(adapter)
+        assert check(type(adapter), claimed=self.backend, source="the suite") is type(adapter)
         assert re.match(r"\d+\.\d+", adapter.version), f"{adapter.version!r} is not a version"
         # importing the first of its modules loads the backend
         assert adapter.framework.__name__ == adapter.modules[0]

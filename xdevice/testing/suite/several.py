@@ -277,7 +277,7 @@ class ReplicaChecks(Suite):
             # the mean of two equal tensors is exact
             if dtype_name(x.dtype) in FLOATS:
                 # an iterator, because the caller may create the tensors one by one to save
-                # memory
+                # memory; True: the mean
                 self.assert_holds(self.adapter.total(iter([x, x]), True), array, name)
         for place in self.devices_with_values():
             total = self.adapter.total([xdevice.to_device(self.make(), place)] * 2, False)
@@ -303,6 +303,7 @@ class ReplicaChecks(Suite):
             if name not in self.dtypes():
                 continue
             xs = [self.make(cast([number] * 5, name), dtype=name) for number in numbers]
+            # False: the sum instead of the mean
             self.assert_holds(
                 self.adapter.total(xs, False), cast([expected] * 5, name), f"{name} {numbers}"
             )
@@ -329,9 +330,11 @@ class ReplicaChecks(Suite):
         array = xdevice.to_numpy(x)
         xs = [xdevice.copy_to(x, first), xdevice.copy_to(x, second)]
         if not mean or name in ("float32", "float64"):
+            # `2 * x` is the sum (False) of two tensors, because not every tensor can be multiplied by a number
             xs.append(xdevice.copy_to(self.adapter.total([x, x], False), first))
             expected = (array * 4 / 3).astype(array.dtype) if mean else expected
         before = [(self.adapter.can_write(y), self.address(y)) for y in xs]
+        # a copy of the list, because an adapter may return the same list, with the results in place of the tensors
         results = self.adapter.all_reduce(list(xs), mean)
         assert len(results) == len(xs)
         for y, result, (in_place, address) in zip(xs, results, before, strict=True):

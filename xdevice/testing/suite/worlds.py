@@ -101,7 +101,9 @@ class SeveralProcesses:
             started = (0,)
             timeouts["XDEVICE_JOIN_TIMEOUT"] = str(LATE)
         ranks = [
-            _Rank(self.backend, self.engine, rank, 2, port, failure, **timeouts)
+            _Rank(
+                self.backend, self.engine, rank, size=2, port=port, failure=failure, **timeouts
+            )
             for rank in started
         ]
         # the rank that does not fail, which reports the error of its collective
