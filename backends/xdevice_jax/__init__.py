@@ -330,10 +330,10 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         native = self.to_native(device)
         stats = native.memory_stats()
         if stats is None:  # on the CPU
-            return Memory(None, None, bytes_alive(native), None)
+            return Memory(allocated=bytes_alive(native))
         total, used = stats.get("bytes_limit"), stats.get("bytes_in_use")
         free = None if total is None or used is None else total - used
-        return Memory(total, free, used, stats.get("peak_bytes_in_use"))
+        return Memory(total, free, allocated=used, peak=stats.get("peak_bytes_in_use"))
 
     # floats of a parity run
 

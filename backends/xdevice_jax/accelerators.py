@@ -76,7 +76,9 @@ def detect() -> list[Any]:
     default_gpu = default_platform if default_platform in candidates else next(iter(gpus), None)
     if default_gpu is None:
         return []
-    name = choose("jax", list(candidates), lambda name: _WORDS.get(name, (name,)), default_gpu)
+    name = choose(
+        "jax", list(candidates), lambda name: _WORDS.get(name, (name,)), default=default_gpu
+    )
     return jax.local_devices(backend=name)
 
 

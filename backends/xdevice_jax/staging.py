@@ -83,7 +83,12 @@ def put(values: np.ndarray[Any, Any], native: Any) -> jax.Array:
     changed as soon as this function returns. Uses the ring for large arrays if that is faster."""
     target = _empty_on_gpu(values, native) if values.nbytes >= MIN_TO_GPU else None
     if target is not None and ring.to_gpu(
-        values, values.ctypes.data, target, target.unsafe_buffer_pointer(), values.nbytes, None
+        values,
+        values.ctypes.data,
+        target,
+        target.unsafe_buffer_pointer(),
+        values.nbytes,
+        stream=None,
     ):
         return target
     array = jax.device_put(values, native)

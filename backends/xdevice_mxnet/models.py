@@ -292,7 +292,7 @@ def _move_state_after(trainer: Any) -> None:
     # a Trainer has a single list of contexts for all its parameters. While only some of several
     # networks have been moved, the list remains unchanged
     are_together = all(parameter_contexts == contexts[0] for parameter_contexts in contexts)
-    _move_state(trainer, targets, contexts[0] if are_together else None)
+    _move_state(trainer, targets, contexts=contexts[0] if are_together else None)
 
 
 def _move_state(trainer: Any, targets: list[Any], contexts: list[Any] | None) -> None:

@@ -67,7 +67,7 @@ def moved(x: Any, native: Any, backend: Replicas) -> Any | None:
         # has waited for MXNet's work
         source, target = _address(x, backend), _address(copy, backend)
         is_done = bool(source and target) and ring.to_host(
-            x, source, copy, target, _size(x), None
+            x, source, copy, target, _size(x), stream=None
         )
     if not is_done:
         return None
@@ -80,7 +80,7 @@ def _to_gpu(owner: Any, source: int, array: Any, backend: Replicas) -> bool:
     of `owner`. Returns whether the ring has made the copy; the result is also False if one of the addresses is 0."""
     target = _address(array, backend)
     return bool(source and target) and ring.to_gpu(
-        owner, source, array, target, _size(array), None
+        owner, source, array, target, _size(array), stream=None
     )
 
 

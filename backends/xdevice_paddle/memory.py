@@ -41,7 +41,7 @@ class PaddleMemory(Primitives):
             allocated = _allocated(_ALLOCATED, 0)  # 0: the index of the CPU
             # Paddle 2 subtracts memory that it has not counted, such as that taken over from NumPy
             return Memory(
-                None, None, allocated if allocated >= 0 else None, _peak(_ALLOCATED, 0)
+                allocated=allocated if allocated >= 0 else None, peak=_peak(_ALLOCATED, 0)
             )
         if not self._is_counted():
             return Memory()
@@ -51,10 +51,8 @@ class PaddleMemory(Primitives):
                 return Memory()
             name = virtual_devices.name_of(device)
             return Memory(
-                None,
-                None,
-                paddle.device.memory_allocated(name),
-                paddle.device.max_memory_allocated(name),
+                allocated=paddle.device.memory_allocated(name),
+                peak=paddle.device.max_memory_allocated(name),
             )
         if driver.is_there():
             free, total = driver.free_and_total(index)
@@ -64,8 +62,8 @@ class PaddleMemory(Primitives):
         return Memory(
             total,
             free,
-            paddle.device.cuda.memory_allocated(index),
-            paddle.device.cuda.max_memory_allocated(index),
+            allocated=paddle.device.cuda.memory_allocated(index),
+            peak=paddle.device.cuda.max_memory_allocated(index),
         )
 
     def empty_cache(self, device: Device) -> None:

@@ -350,7 +350,7 @@ class TensorflowBackend(
         except ValueError:
             # on a CPU, memory is counted only by the allocators of oneDNN and BFC
             return Memory()
-        return Memory(None, None, usage["current"], usage["peak"])
+        return Memory(allocated=usage["current"], peak=usage["peak"])
 
     def reset_peak(self, device: Device) -> None:
         """Resets the peak of the memory that is allocated on a device. Raises

@@ -33,7 +33,7 @@ def kind() -> str:
     )
     # on a machine with several types, TensorFlow itself computes on "GPU", so that type is the
     # default
-    device_type = choose("tensorflow", names, _words, "GPU") or "GPU"
+    device_type = choose("tensorflow", names, _words, default="GPU") or "GPU"
     # "gpu" is already a kind of device, and not a word for the hardware of a vendor
     if device_type != "GPU":
         devices.HARDWARE.add(device_type.lower())

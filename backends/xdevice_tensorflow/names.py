@@ -58,7 +58,7 @@ def variables(model: Any) -> list[tuple[str, tf.Variable]]:
             (variable.name, parts.tf_variable(variable)) for variable in model.variables
         )
     # contains a shared variable once for each of its names
-    named = list(_walk(model, "", ()))
+    named = list(_walk(model, name="", above=()))
     reached = {id(variable) for _, variable in named}
     # variables that `_walk` does not reach, such as those in a set or in a loss, are named by their paths
     names = {

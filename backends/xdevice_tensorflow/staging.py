@@ -85,7 +85,9 @@ def put(values: np.ndarray[Any, Any], device: Device, backend: Conversion) -> An
     # earlier work on the GPU may still use this memory
     backend.finish(tensor)
     lent = Lent(backend.export(tensor))
-    is_done = ring.to_gpu(values, values.ctypes.data, tensor, lent.address, values.nbytes, None)
+    is_done = ring.to_gpu(
+        values, values.ctypes.data, tensor, lent.address, values.nbytes, stream=None
+    )
     return tensor if is_done else None
 
 

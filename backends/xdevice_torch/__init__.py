@@ -490,12 +490,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if device.kind != "gpu" or self.virtual:
             return Memory()
         if self._gpu == "mps":
-            # total, free, allocated and peak
             return Memory(
-                torch.mps.recommended_max_memory(),
-                None,
-                torch.mps.current_allocated_memory(),
-                None,
+                total=torch.mps.recommended_max_memory(),
+                allocated=torch.mps.current_allocated_memory(),
             )
         # the modules of some vendors lack some of these functions; the corresponding numbers are None
         names = ("mem_get_info", "memory_allocated", "max_memory_allocated")

@@ -45,7 +45,7 @@ class _Wait(Mode):
         # if a CUDA graph is being recorded, the operation does not run now, so there is nothing
         # to wait for. `is_current_stream_capturing` fails without CUDA or its driver
         if not torch.cuda.is_initialized() or not torch.cuda.is_current_stream_capturing():
-            self._backend.synchronize(None)
+            self._backend.synchronize(None)  # None: all devices
         return result
 
 

@@ -112,7 +112,7 @@ def _attribute_tensors(model: Module) -> Iterator[tuple[str, torch.Tensor]]:
             attributes = {
                 name: value for name, value in vars(module).items() if name not in _KEPT
             }
-            for name, x in _tensors(attributes, path, "."):
+            for name, x in _tensors(attributes, path, dot="."):
                 # the path of the model itself is "", so its names begin with a dot
                 yield name.removeprefix("."), x
 

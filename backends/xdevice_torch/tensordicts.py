@@ -59,13 +59,12 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         _refuse_left_behind(library, x, native)
         return _locked_as(x, x.clone().to(native))
 
-    # in the order of `Way`: flatten, rebuild, move, copy, tensors
     return Way(
-        _items,
-        lambda old, inside: _rebuilt(library, old, inside),
-        move,
-        copy,
-        lambda x: [*_leaves(library, x), *_hidden(library, x)],
+        flatten=_items,
+        rebuild=lambda old, inside: _rebuilt(library, old, inside),
+        move=move,
+        copy=copy,
+        tensors=lambda x: [*_leaves(library, x), *_hidden(library, x)],
     )
 
 

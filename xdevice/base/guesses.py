@@ -225,7 +225,7 @@ def _nearest(name: str, public: list[str]) -> str | None:
     from difflib import get_close_matches
 
     # 0.8 allows about one wrong letter in five; a lower limit would suggest unrelated names
-    alike = get_close_matches(name, [*public, *_REPLACEMENTS], 1, 0.8)
+    alike = get_close_matches(name, [*public, *_REPLACEMENTS], n=1, cutoff=0.8)
     if not alike:
         return None
     return (

@@ -37,7 +37,7 @@ def flatten_batch(x: Any, batch: Batch | None = None, depth: int = _DEEPEST) -> 
     For three tensors that are already on the device, `to_device` takes 1.8 us with this function and 2.9 us with
     `trees.flatten`. For 1,000 tensors in lists of ten, the times are 0.24 ms and 0.5 ms.
     """
-    # the two lines below add to these objects, which are the result
+    # the loop below adds to these objects, which are the result
     tensors, backends, inner = batch = batch or ([], {}, {})
     if type(x) is dict:
         # keys of other types may hold tensors

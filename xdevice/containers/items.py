@@ -102,7 +102,7 @@ def with_key_leaf(keys: Iterable[Any], values: Iterable[Any]) -> tuple[Names, Ch
     mapping_keys = looks.MappingKeys(names)
     return (
         (names, children)
-        if strangers.find(mapping_keys, None) is None
+        if strangers.find(mapping_keys, way=None) is None
         else ([*names, _KEYS], [*children, mapping_keys])
     )
 

@@ -249,7 +249,10 @@ def _references(cls: type) -> _References:
         (names for base, names in _HIDDEN_FIELDS.items() if issubclass(cls, base)), ()
     )
     return _References(
-        is_proxy(cls), base is None and not fields and not _is_function(cls), base, fields
+        is_proxy(cls),
+        asks_collector=base is None and not fields and not _is_function(cls),
+        base=base,
+        fields=fields,
     )
 
 

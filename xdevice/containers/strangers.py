@@ -120,7 +120,8 @@ class Stranger:
         )
         return ContainerError(
             f"{path} is an object of type {type(self.x).__qualname__}, which xdevice does not know; it contains "
-            f"{contents}, which would stay behind; {self.remedy('or pass move=... to move it yourself', not is_copy)}"
+            f"{contents}, which would stay behind; "
+            + self.remedy("or pass move=... to move it yourself", is_move=not is_copy)
         )
 
     def remedy(self, other: str, is_move: bool) -> str:

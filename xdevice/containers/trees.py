@@ -86,6 +86,7 @@ def flatten(x: Any, keep_movers: bool = False, once: bool = False) -> Walked:
             leaves, kinds = [x], {id(type(x)): type(x)}
         else:
             try:
+                # fills `leaves` and `kinds`
                 root = _walk(x, way, keep_movers, {} if once else None, leaves, kinds)
             except RecursionError:
                 raise too_deep(x) from None
@@ -98,14 +99,14 @@ def _walk(
     x: Any,
     way: Walk,
     keep_movers: bool,
-    once: dict[int, _Node | None] | None,
+    nodes: dict[int, _Node | None] | None,
     leaves: list[Any],
     kinds: dict[int, type],
 ) -> _Node:
     """Walks the container `x` by `way`. Adds its leaves to `leaves` and their types to `kinds`, and returns its node.
     If `keep_movers` is True, an object that moves itself is treated as a leaf.
 
-    If `once` is None, a container in several places is walked in each place. Otherwise `once` maps the `id` of each
+    If `nodes` is None, a container in several places is walked in each place. Otherwise `nodes` maps the `id` of each
     container that was already walked to its node. While a container is being walked, its `id` maps to None instead. If
     something inside the container refers back to the container, the `id` then maps to `_REFERRED_TO`. Raises
     `RecursionError` for a container that contains itself and could not be rebuilt.
@@ -131,9 +132,9 @@ def _walk(
     else:
         leaves += children
         return x, way, keys, children, _NO_CONTAINERS
-    if once is not None:
+    if nodes is not None:
         # marks this container as being walked
-        once[id(x)] = None
+        nodes[id(x)] = None
     inner: dict[int, _Node] = {}
     for i, child in enumerate(children):
         cls = type(child)
@@ -144,24 +145,24 @@ def _walk(
         if child_way is None:
             leaves.append(child)
             kinds[id(cls)] = cls
-        elif once is None:
-            inner[i] = _walk(child, child_way, keep_movers, once, leaves, kinds)
-        elif id(child) not in once:
-            inner[i] = once[id(child)] = _walk(
-                child, child_way, keep_movers, once, leaves, kinds
+        elif nodes is None:
+            inner[i] = _walk(child, child_way, keep_movers, nodes, leaves, kinds)
+        elif id(child) not in nodes:
+            inner[i] = nodes[id(child)] = _walk(
+                child, child_way, keep_movers, nodes, leaves, kinds
             )
         else:
-            node = once[id(child)]
+            node = nodes[id(child)]
             if node is None or node is _REFERRED_TO:
                 # a list or dict that contains itself cannot be rebuilt; an object with attributes can, because it
                 # is created first and filled afterwards
                 if child_way is not ATTRIBUTES:
                     raise RecursionError
-                once[id(child)] = _REFERRED_TO
+                nodes[id(child)] = _REFERRED_TO
                 node = child, SELF_REFERRING, (), (), _NO_CONTAINERS
             inner[i] = node
     # something inside the children was found to refer back to `x`
-    if once is not None and once[id(x)] is _REFERRED_TO:
+    if nodes is not None and nodes[id(x)] is _REFERRED_TO:
         way = SELF_REFERRING
     return x, way, keys, children, inner
 
@@ -188,7 +189,7 @@ def rebuild(walk: Walked, changed: Sequence[Any], touched: Container[int] = ()) 
                 return dict(zip(container, changed))  # noqa: B905
             return _write(root, list(changed))
         # an iterator, because `_rebuild` needs the leaves in the order of the walk
-        return _rebuild(root, iter(changed), touched, {})
+        return _rebuild(root, iter(changed), touched, done={})
     except RecursionError:
         raise too_deep(container) from None
 
@@ -218,7 +219,7 @@ class Tree:
         if self.root is None:
             return [()]
         try:
-            return list(_paths(self.root, (), set() if self.is_once else None))
+            return list(_paths(self.root, prefix=(), visited=set() if self.is_once else None))
         except RecursionError:
             raise too_deep(self.root[0]) from None
 
@@ -266,12 +267,14 @@ class Tree:
         copied = {i for i, _ in self.strangers}
         for i in self.unknown():
             value = self.leaves[i]
-            holder = None if i in copied else strangers.find(value, None, with_host=True)
+            holder = None if i in copied else strangers.find(value, way=None, with_host=True)
             if holder is not None:
                 raise ContainerError(
                     f"{self.path(i) or 'the object'} is of type {type(value).__qualname__} and contains arrays, which "
                     "a copy would share; "
-                    + holder.remedy("or pass its contents in a list or dict instead", False)
+                    + holder.remedy(
+                        "or pass its contents in a list or dict instead", is_move=False
+                    )
                 )
 
     def refuse_sparse(self, name: str, verb: str) -> None:
@@ -341,7 +344,8 @@ def refuse_stranger(
     if holder is not None and (with_models or holder.has_tensors()):
         raise ContainerError(
             f"{path or 'the object'} is of type {type(holder.x).__qualname__} and contains tensors, but xdevice does "
-            f"not know that type as a container; {holder.remedy('or pass flatten=... and rebuild=... too', False)}"
+            "not know that type as a container; "
+            + holder.remedy("or pass flatten=... and rebuild=... too", is_move=False)
         )
 
 

@@ -96,7 +96,7 @@ def way_into(x: Any) -> Walk | MaybeMover | None:
     # a dict with a method `to`, such as a batch of tokens, is walked, so that its other values are kept
     if issubclass(looks.class_behind_proxy(x), dict | UserDict) or not may_move(cls):
         return inside
-    return MaybeMover(inside, None)
+    return MaybeMover(inside, way=None)
 
 
 def may_move(cls: type) -> bool:

@@ -42,6 +42,7 @@ def check() -> None:
     """
     # a misspelt variable would be ignored, and the default would apply
     _refuse_misspelt()
+    # called only for its error
     virtual_gpus_wanted()
     if is_blocking_wanted():
         os.environ.setdefault("CUDA_LAUNCH_BLOCKING", "1")

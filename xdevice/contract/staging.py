@@ -33,8 +33,9 @@ def read(
     memory begins at a multiple of `ALIGNMENT`. The copy waits for the work in `stream`, a stream of the framework.
     Returns None if the framework has to make the copy itself."""
     values = aligned(math.prod(shape) * dtype.itemsize)
-    # a tensor without memory, such as one without elements, has the address 0
+    # a tensor without memory, such as one without elements, has the address 0. `x` and `values` are passed next to
+    # the addresses, because the ring keeps them alive during the copy
     is_done = address != 0 and ring.to_host(
-        x, address, values, values.ctypes.data, values.nbytes, stream
+        x, address, values, values.ctypes.data, values.nbytes, stream=stream
     )
     return values.view(dtype).reshape(shape) if is_done else None

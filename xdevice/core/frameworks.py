@@ -85,6 +85,7 @@ def list_imported() -> list[Framework]:
     NumPy."""
     return [
         framework
+        # NumPy is the last of `KNOWN`
         for framework in KNOWN[:-1]
         # the value None blocks the import of a module, so a module with this value is not imported; nor is
         # a framework in whose place another package was imported

@@ -123,7 +123,7 @@ def current_source() -> NumberSource:
     sources = entered.get()
     if sources:
         return sources[-1]
-    # `setdefault` is atomic: two threads that call it at once get the same source
+    # a dict with only one key, because `setdefault` is atomic: two threads that call it at once get the same source
     return _process.get("") or _process.setdefault(
         "", NumberSource(Numbers(_first_seed()), None)
     )

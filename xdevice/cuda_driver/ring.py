@@ -81,7 +81,7 @@ def to_host(
     if stream is None and nbytes < FEW:
         return _few_to_host(address, target, nbytes)
     _advise_huge_pages(target, nbytes)
-    return _make_copy(_ToHost((x, array), address, target, nbytes, stream))
+    return _make_copy(_ToHost((x, array), address, host=target, nbytes=nbytes, stream=stream))
 
 
 def to_gpu(
@@ -90,7 +90,7 @@ def to_gpu(
     """Copies `nbytes` from `source`, in the memory of `array`, to `address` on a GPU, in the memory of `x`. Returns
     True when the source has been read. The copy then continues as work on `stream` or, if `stream` is None, is already
     complete. Returns False if the framework must make the copy. Call this only if `is_usable` returns True."""
-    return _make_copy(_ToGpu((x, array), address, source, nbytes, stream))
+    return _make_copy(_ToGpu((x, array), address, host=source, nbytes=nbytes, stream=stream))
 
 
 def pinned_bytes() -> int:

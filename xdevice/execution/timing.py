@@ -211,8 +211,8 @@ def measure(
             f"measure() expects a function to call, not {fn!r:.100}: write measure(f, x), not measure(f(x))"
         )
     refuse_generator_function("measure", fn)
-    _check_count("warmup", warmup, 0)
-    _check_count("repeats", repeats, 1)
+    _check_count("warmup", warmup, least=0)
+    _check_count("repeats", repeats, least=1)
     targets = _targets(devices)
     # these calls wait like the repeats, because the first wait is slow too
     for _ in range(warmup):
@@ -223,7 +223,7 @@ def measure(
     if measured is not None:
         return measured
     sync(*targets)
-    return _summary([_time_once(fn, args, targets) for _ in range(repeats)], "host")
+    return _summary([_time_once(fn, args, targets) for _ in range(repeats)], clock="host")
 
 
 def _time_once(
@@ -275,7 +275,7 @@ def _measure_by_events(
         del result
         if waited > _IDLE_WAIT + _MISSED_SHARE * times[-1]:
             return None
-    return _summary(times, "device")
+    return _summary(times, clock="device")
 
 
 def _summary(times: list[float], clock: Literal["device", "host"]) -> Measurement:

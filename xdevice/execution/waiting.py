@@ -44,6 +44,7 @@ def sync(*targets: object) -> None:
         >>> xdevice.sync()
     """
     if not targets:
+        # None: all devices, here and below
         selection.current().synchronize(None)
     for target in targets:
         _sync_one(target)

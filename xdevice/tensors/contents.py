@@ -93,7 +93,7 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
     )
     # the tensors that have to move, by backend
     away = (
-        _tensors_to_move(x, batch, requested, target, transfer_one is leaves.copy)
+        _tensors_to_move(x, batch, requested, target, is_copy=transfer_one is leaves.copy)
         if batch is not None
         else None
     )
@@ -109,8 +109,8 @@ def transfer(x: Any, requested: Device, transfer_one: TransferOne, verb: str) ->
             refuse_lacking(x, target, (backend,))
     # `walk[1]` and `batch[0]` are the old leaves
     if walk is not None:
-        return rebuild(walk, _move(away, target, transfer_one, {}, walk[1]))
-    return rebuild_batch(x, batch, _move(away, target, transfer_one, {}, batch[0]))
+        return rebuild(walk, _move(away, target, transfer_one, done={}, old=walk[1]))
+    return rebuild_batch(x, batch, _move(away, target, transfer_one, done={}, old=batch[0]))
 
 
 def check_copies(x: Any, places: Iterable[Device]) -> None:
@@ -154,7 +154,7 @@ def places(x: Any, name: str) -> Iterator[Location]:
             )
     for i, stranger in content.strangers:
         type_name = type(stranger.x).__qualname__
-        remedy = stranger.remedy("or pass move=... to move it yourself", True)
+        remedy = stranger.remedy("or pass move=... to move it yourself", is_move=True)
         hint = f"xdevice does not know the type {type_name}, so the object stays where it is: {remedy}"
         for inner, place in stranger.places():
             yield (
@@ -289,7 +289,7 @@ class _Sorted:
             if not backend.is_host_only or backend.container_way(value) is None:
                 continue
             # None if the array holds nothing that can leave the host
-            stranger = strangers.find(value, None)
+            stranger = strangers.find(value, way=None)
             if stranger is not None:
                 self.owned.remove(leaf)
                 self.strangers.append((i, stranger))
@@ -304,7 +304,7 @@ class _Sorted:
         # there is at most one, because there is only one leaf
         if self.strangers:
             hint = "it contains tensors: " + self.strangers[0][1].remedy(
-                "or pass move=... to move it yourself", verb == "move"
+                "or pass move=... to move it yourself", is_move=verb == "move"
             )
         raise NotATensorError(
             f"cannot {verb} {shown(x)} of type {type(x).__qualname__}: expected a tensor, a model, or a container of "

@@ -184,9 +184,8 @@ def _convert_one(
         return _on_other_device(source, array, target, place, copy)
     if array is x:
         return _convert(source, kind, x, target, copy)
-    # True: a copy is always made, because other frameworks could write into the memory of a
-    # scalar
-    return x if source is target else _convert(source, kind, array, target, True)
+    # a copy is always made, because other frameworks could write into the memory of a scalar
+    return x if source is target else _convert(source, kind, array, target, copy=True)
 
 
 def _on_other_device(
@@ -202,7 +201,7 @@ def _on_other_device(
         # if the target has the same GPU, the data is not copied through the host
         if not target.has(source.device_of(x)):
             x = leaves.move(source, "tensor", x, devices.CPU)
-        x = _convert(source, "tensor", x, target, None)
+        x = _convert(source, "tensor", x, target, copy=None)
     return leaves.move(target, "tensor", x, place)
 
 

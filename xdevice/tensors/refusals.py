@@ -91,7 +91,7 @@ def require_dtype(
             f"{what} is {dtype}, but {backend.name} supports only {supported}; {instead}"
         )
     if place is not CPU and dtype in backend.lacks(place):
-        raise _lacking_dtype(backend, dtype, place, what, "use {}")
+        raise _lacking_dtype(backend, dtype, place, what, write="use {}")
 
 
 def refuse_lacking(x: Any, place: Device, backends: Iterable[Backend], name: str = "") -> None:

@@ -123,11 +123,8 @@ class WholeModel:
         attributes = [attribute for attribute in attributes if _holds(attribute)]
         if not attributes:
             return
-        # True, True: objects that move themselves are leaves, and a container in two places is
-        # walked once
-        holding = _Holding(
-            attributes, Tree([attribute.value for attribute in attributes], True, True)
-        )
+        values = [attribute.value for attribute in attributes]
+        holding = _Holding(attributes, Tree(values, keep_movers=True, once=True))
         self._holdings.append(holding)
         # computed before anything moves, because a move may replace listed parts
         listed_ids = self._listed_ids
@@ -380,7 +377,7 @@ def _readable(part: Any) -> dict[str, Any]:
     for key in slots(type(part)):
         value = getattr(part, key, None)
         # the dict that owns the attribute is `{}` here, because `_holds` does not use it
-        if _holds(_Attribute(key, {}, key, value)):
+        if _holds(_Attribute(name=key, owner={}, key=key, value=value)):
             name = type(part).__qualname__
             raise ContainerError(
                 f"the slot {key} of the class {name} contains tensors, which a move or copy of the model would "
@@ -397,8 +394,7 @@ def _holds(attribute: _Attribute) -> bool:
     value = attribute.value
     if registry.owner_and_kind(type(value)) is not None:
         return True
-    # True: an object that moves itself is a leaf
-    way = trees.way_of(value, True)
+    way = trees.way_of(value, keep_movers=True)
     if way is None:
         return trees.mover(value) is not None
     # a container that must not be read (see `_ITERATED`), or that contains only numbers and
@@ -406,9 +402,7 @@ def _holds(attribute: _Attribute) -> bool:
     if not (way is ATTRIBUTES or isinstance(value, _ITERATED)) or looks.is_plain([value]):
         return False
     try:
-        # True, True: as in `WholeModel._search`, objects that move themselves are leaves, and a
-        # container in two places is walked once
-        tree = Tree(value, True, True)
+        tree = Tree(value, keep_movers=True, once=True)
     # a list that contains itself, for example: an error only if there are tensors in it
     except ContainerError as error:
         if not looks.search(value):

@@ -375,7 +375,7 @@ def _same_device(xs: tuple[object, ...]) -> bool:
     places = _device_set(xs)
     # `_device_set` includes string tensors, which `_argument_places` leaves out
     if places is None or len(places) > 1:
-        places = {place for _, place, _ in _argument_places(xs, {})}
+        places = {place for _, place, _ in _argument_places(xs, named={})}
     return len(places) <= 1
 
 
