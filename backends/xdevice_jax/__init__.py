@@ -279,7 +279,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         stored = stored_dtype(dtype, np.asarray(value))
         # a compiled program for one device cannot be part of a traced function for another device
         if self.tracing() is not None:
-            return self._made(lambda: jnp.full(shape, value, stored), device)
+            return self._created_on_device(lambda: jnp.full(shape, value, stored), device)
         # a value that is too large becomes infinity, without NumPy's warning
         with np.errstate(over="ignore"):
             return _filling(self.to_native(device))(
@@ -408,7 +408,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         values = staging.read(x)
         return None if values is None else self.from_buffer(values)
 
-    def _made(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
+    def _created_on_device(self, make: Callable[[], jax.Array], device: Device) -> jax.Array:
         """Calls `make`, which creates an array, with `device` as JAX's default device. Returns the array, committed to
         `device`."""
         native = self.to_native(device)

@@ -160,7 +160,7 @@ def require() -> None:
     """
     if _is_on():
         return
-    why_not = _switch()
+    why_not = _enable()
     if why_not is not None:
         raise UnsupportedError(
             f"arithmetic with xdevice on mxnet requires NumPy semantics, which are disabled in this thread, because "
@@ -171,7 +171,7 @@ def require() -> None:
 def enable_on_choice() -> None:
     """Called when the program selects MXNet through xdevice. Enables NumPy's semantics in this thread. Does nothing in
     a legacy program, or if the program itself or XDEVICE_MXNET_NP=0 has decided otherwise."""
-    # `_switch` would refuse a legacy program too, but it sets `is_decided` first, and
+    # `_enable` would refuse a legacy program too, but it sets `is_decided` first, and
     # `enable_for_creation` would then not log its warning. If the setting is enabled while `is_decided` is
     # False, it is enabled only for a `with` block of the program
     if (
@@ -180,7 +180,7 @@ def enable_on_choice() -> None:
         and not _is_on()
         and _legacy_things() is None
     ):
-        _switch()
+        _enable()
 
 
 def enable_for_creation() -> None:
@@ -194,7 +194,7 @@ def enable_for_creation() -> None:
     if _is_on():
         _legacy_things()
         return
-    why_not = _switch()
+    why_not = _enable()
     if why_not is not None and _IS_ALLOWED:
         _log_once(
             logging.WARNING,
@@ -211,7 +211,7 @@ def leave() -> None:
     _here.thread = _Thread()
 
 
-def _switch() -> str | None:
+def _enable() -> str | None:
     """Enables NumPy's semantics in this thread, and returns None. If that is not allowed, returns the reason as a
     string."""
     # the decision below is final for this thread
@@ -317,4 +317,4 @@ class Carried:
         enabled NumPy's semantics, enables them in this thread too. Otherwise, this thread could not compute with the
         task's arrays."""
         if self._there.is_ours and not _is_on():
-            _switch()
+            _enable()

@@ -171,7 +171,7 @@ class PaddleBackend(
         if isinstance(native, paddle.CUDAPlace):
             return self._real_gpu(native.get_device_id())
         if isinstance(native, paddle.CustomPlace):
-            return self._of_plugin(native.get_device_type(), native.get_device_id())
+            return self._gpu_of_plugin(native.get_device_type(), native.get_device_id())
         # the place of a tensor is of another class than the places that programs create
         return self._device_at(native) if hasattr(native, "is_cpu_place") else None
 
@@ -328,7 +328,7 @@ class PaddleBackend(
         if place.is_gpu_place():
             return self._real_gpu(place.gpu_device_id())
         if place.is_custom_place():
-            return self._of_plugin(place.custom_device_type(), place.custom_device_id())
+            return self._gpu_of_plugin(place.custom_device_type(), place.custom_device_id())
         if place.is_cpu_place() or place.is_cuda_pinned_place():
             return _CPU
         # no method of a place reports this, but its string is "Place(undefined:0)"
@@ -351,7 +351,7 @@ class PaddleBackend(
             )
         return x.to_dense()
 
-    def _of_plugin(self, kind: str, index: int) -> Device:
+    def _gpu_of_plugin(self, kind: str, index: int) -> Device:
         """Returns `gpu:index` for a device of the plugin `kind`. Raises `UnsupportedError` if
         `gpu:i` refers to devices of another kind here."""
         if kind != self._gpu:

@@ -234,7 +234,7 @@ class TensorflowBackend(
             # in a cluster
             result = moved(x, self.to_native(device)[1:])
             # virtual GPUs are CPUs, and `moved` shares the memory between two CPUs
-            return self._own(result, device) if self.virtual else result
+            return self._own_copy(result, device) if self.virtual else result
         if isinstance(x, COMPOSITES):
             return tf.nest.map_structure(
                 lambda part: self.move(part, device), x, expand_composites=True
@@ -254,10 +254,10 @@ class TensorflowBackend(
         if hasattr(x, "backing_device") and (place := self.device_of(x)) is not device:
             x = self.move(x, device)
             # a move has already made a copy, except between two CPUs that are not virtual GPUs:
-            # these share memory, so `_own` has to make the copy
+            # these share memory, so `_own_copy` has to make the copy
             if self.virtual or place.kind != "cpu" or device.kind != "cpu":
                 return x
-        return self._own(x, device)
+        return self._own_copy(x, device)
 
     def synchronize(self, device: Device | None) -> None:
         """Waits for all devices, because TensorFlow cannot wait for a single device. If earlier work has failed, raises
@@ -432,7 +432,7 @@ class TensorflowBackend(
             )
         return places.pop()
 
-    def _own(self, x: Any, device: Device) -> Any:
+    def _own_copy(self, x: Any, device: Device) -> Any:
         """Returns a copy of `x` in new storage. `x` must already be on `device`, or be a traced
         tensor, which has no device."""
         with self.scope(device):

@@ -100,6 +100,7 @@ def move(model: Any, device: Device, backend: Models) -> None:
     for variable in moving:
         _require_plain(variable, backend)
     traces = _traces_of(moving, backend)
+    # in each pair, the old handle is read before `_swap` replaces it
     handles = [(variable.handle, _swap(variable, native)) for variable in moving]
     moved: _Memo = {id(old): new for old, new in handles}
     for holder, key, value in parts.constants(model):

@@ -344,7 +344,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
             new = x.to(native, copy=True) if staged is None else staged
         except NotImplementedError as error:
             raise self._no_copy(x) from error
-        return self._owned(x, new)
+        return self._require_new_memory(x, new)
 
     def synchronize(self, device: Device | None) -> None:
         """Waits for all work on a device, or, if `device` is None, on all GPUs that this process has used. Raises
@@ -538,7 +538,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         # wait for ever for these threads (pytorch/pytorch#41197)
         torch.set_num_threads(1)
 
-    def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    def _require_new_memory(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Returns `new`, the result of copying `x`. Raises `UnsupportedError` if `new` shares memory with `x`. This can
         happen because the `clone` of a tensor subclass may return the tensor itself."""
         if type(x) not in _PLAIN and conversion.is_alias(new, x):

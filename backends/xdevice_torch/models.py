@@ -406,7 +406,7 @@ def _inside(x: Any) -> list[tuple[str, Any]]:
     return [("", torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage))]
 
 
-def _packed(backend: Primitives) -> Way:
+def _way_of_packed_sequence(backend: Primitives) -> Way:
     """Returns the `Way` in which a packed sequence is moved and copied. Its batch sizes stay on
     the host, where PyTorch needs them."""
 
@@ -591,7 +591,7 @@ class TorchModels(Models):
         is registered with PyTorch's pytrees. Returns None for any other object."""
         # tested before tuples, because a packed sequence is a named tuple
         if isinstance(x, PackedSequence):
-            return _packed(self)
+            return _way_of_packed_sequence(self)
         # the core walks tuples itself, although named tuples are registered with PyTorch's pytrees
         if isinstance(x, tuple):
             return None

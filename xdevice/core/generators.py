@@ -125,7 +125,7 @@ def current_source() -> NumberSource:
         return sources[-1]
     # a dict with only one key, because `setdefault` is atomic: two threads that call it at once get the same source
     return _process.get("") or _process.setdefault(
-        "", NumberSource(Numbers(_first_seed()), None)
+        "", NumberSource(Numbers(_first_seed()), key=None)
     )
 
 

@@ -292,6 +292,7 @@ def _new_text(source: Source, site: Site) -> str:
     """
     # an edit may extend beyond the expression: in `len(list)`, the whole call is replaced
     end = source.offset(*site.end)
+    # from the end, because the position of a method call is that of its dot (`JudgedSites._site`)
     start = min(end - len(site.before.encode()), *(edit.start for edit in site.edits))
     end = max(end, *(edit.end for edit in site.edits))
     return splice(

@@ -68,14 +68,14 @@ class TorchPrefetch(Prefetch):
 
     if TYPE_CHECKING:  # a method of `TorchBackend`, into which this class is mixed
 
-        def _owned(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
+        def _require_new_memory(self, x: torch.Tensor, new: torch.Tensor) -> torch.Tensor: ...
 
     def stage(self, x: Any, device: Device) -> torch.Tensor:
         """Starts to copy a tensor or a NumPy array to a device, and returns the new tensor. `x` has been read
         completely when this method returns."""
         native = self.to_native(device)
         if isinstance(x, torch.Tensor):
-            return self._owned(x, _copied(x, native))
+            return self._require_new_memory(x, _copied(x, native))
         if native.type != "cuda":
             tensor: torch.Tensor = self.from_numpy(x, device)
             return tensor
