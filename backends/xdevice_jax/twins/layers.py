@@ -222,7 +222,7 @@ def _describe_equinox(module: Any) -> _Description | None:
         # Equinox adds the bias by broadcasting to a single example of the shape (C, *image)
         bias = layouts.flat_in_torch((-1,) + (1,) * module.num_spatial_dims)
         # the names are PyTorch's, and only the rule for the bias differs from PyTorch's
-        return "conv", layouts.parts("conv", settings, {}, {"conv": {"bias": bias}}), settings
+        return "conv", layouts.parts("conv", settings, rules={"conv": {"bias": bias}}), settings
     elif isinstance(module, library.LayerNorm | library.RMSNorm):
         kind, settings = (
             "layer_norm" if isinstance(module, library.LayerNorm) else "rms_norm",

@@ -227,16 +227,18 @@ def _groups(module: Any) -> dict[str, dict[str, Any]]:
         if collection not in _TEMPORARY:
             # paths in any other collection begin with the name of the collection, because they may also occur in these
             # two
-            _gather("" if collection in _COLLECTIONS else collection, values, groups)
+            _add_arrays("" if collection in _COLLECTIONS else collection, values, groups)
     return groups
 
 
-def _gather(path: str, nested: Mapping[str, Any], groups: dict[str, dict[str, Any]]) -> None:
+def _add_arrays(
+    path: str, nested: Mapping[str, Any], groups: dict[str, dict[str, Any]]
+) -> None:
     """Adds the arrays in `nested` to `groups`, which `_groups` will return. `nested` is a dict of arrays and dicts at
     the path `path`."""
     for name, value in nested.items():
         if isinstance(value, Mapping):
-            _gather(layouts.join(path, name), value, groups)
+            _add_arrays(layouts.join(path, name), value, groups)
         else:
             # the dict itself is stored, so that a writer can put a new array into it
             groups.setdefault(path, {})[name] = nested

@@ -120,7 +120,7 @@ def variables(model: Any) -> Iterator[Variable]:
         # the initial values of an Equinox state are not parameters, because a run receives its state as an argument
         if not _is_initial(module):
             # only a tuple has to be replaced when an array in it is written, so a module needs no function `put`
-            own_variables = _variables_inside(path, module, lambda value: None)
+            own_variables = _variables_inside(path, module, put=lambda value: None)
             yield from _with_one_bias(own_variables) if _is_gru(module) else own_variables
 
 

@@ -56,7 +56,7 @@ _factors = private.field("mxnet.gluon.contrib.nn.PixelShuffle2D._factors")
 def blocks(model: Any) -> Iterator[tuple[str, Any]]:
     """Yields a pair (path, block) for each block in a model, beginning with the model itself. Each block is yielded
     once."""
-    return _blocks(model, "", set())
+    return _blocks(model, path="", visited=set())
 
 
 def _blocks(block: Any, path: str, visited: set[int]) -> Iterator[tuple[str, Any]]:

@@ -130,7 +130,7 @@ def _layers(model: Any, blocks: dict[str, tuple[str, ...]]) -> Iterator[Layer]:
                 layer.weight_v.shape[axis] if axis == weight_norm.dim else 1 for axis in axes
             ]
             parts = layouts.with_weight_norm(
-                parts, layouts.WEIGHT_NORM_NAMES[0], shape, layer.weight_g.shape
+                parts, layouts.WEIGHT_NORM_NAMES[0], shape, own=layer.weight_g.shape
             )
         spectral_norm = _hook_of_weight(layer, spectral_norm_hook.SpectralNorm)
         if spectral_norm is not None:
@@ -352,10 +352,9 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
         path,
         axes,
         *window,
-        _ceil_mode(pool),
-        # the opposite of PyTorch's count_include_pad
-        not pool.exclusive,
-        getattr(pool, "divisor", None),
+        ceil_mode=_ceil_mode(pool),
+        count_include_pad=not pool.exclusive,
+        divisor=getattr(pool, "divisor", None),
     )
 
 
@@ -403,7 +402,7 @@ def _dropout(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, a Dropout."""
     axes = "each number" if layer.axis is None else layer.axis
     return ops.dropout(
-        path, layer.p, layer.mode, tuple(axes) if isinstance(axes, list | tuple) else axes
+        path, layer.p, layer.mode, axes=tuple(axes) if isinstance(axes, list | tuple) else axes
     )
 
 
@@ -494,6 +493,8 @@ class PaddleLayers(Operations):
                 f"listing layers of {type(model).__qualname__} objects", "pass the model itself"
             )
         private.require_names_for("layers")
+        # `_layers` fills this dict: the path of each Transformer layer, and the names of the layers inside it in the
+        # order of the calls, which differs from the order of definition
         blocks: dict[str, tuple[str, ...]] = {}
         layers = list(_layers(model, blocks))
         return layouts.present_layers(layers, dict(self.variables(model)), blocks)

@@ -92,9 +92,10 @@ def _with_variable_names(
 def _variable(layer: Any, name: str) -> Any:
     """Returns the variable of a layer at `name`, which consists of names of attributes, separated by slashes, such as
     "cell/kernel". Returns None if there is no such variable."""
+    value = layer
     for attribute in name.split("/"):
-        layer = getattr(layer, attribute, None)
-    return layer
+        value = getattr(value, attribute, None)
+    return value
 
 
 def _with_usual_parts(kind: str, **settings: object) -> _Description:
@@ -209,7 +210,9 @@ def _conv_settings(layer: Any) -> dict[str, object]:
         )
     # only Conv1D, whose images have one axis, has this padding: the zeros are all before the first step of the sequence
     elif padding == "causal":
-        padding = layouts.padding_per_axis([dilation[0] * (layer.kernel_size[0] - 1), 0], 1)
+        padding = layouts.padding_per_axis(
+            [dilation[0] * (layer.kernel_size[0] - 1), 0], axes=1
+        )
     return {
         "stride": stride,
         "padding": padding,
@@ -617,8 +620,10 @@ def _avg_pool(axes: int, path: str, layer: Any) -> Layer:
 def _upsample(_axes: int, path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, an UpSampling, which is the same for any number of axes."""
     mode = getattr(layer, "interpolation", "nearest")
-    # None, because Keras multiplies the size, and cannot set it
-    return ops.upsample(path, None, layer.size, _INTERPOLATIONS.get(mode, mode))
+    # Keras's `size` is the factor by which the layer multiplies the size; the size itself cannot be set
+    return ops.upsample(
+        path, size=None, scale_factor=layer.size, mode=_INTERPOLATIONS.get(mode, mode)
+    )
 
 
 def _pad(path: str, layer: Any) -> Layer:

@@ -124,7 +124,7 @@ def all_layers(model: Any) -> Iterator[Any]:
 def orders(model: Any) -> dict[int, Order]:
     """Finds the layers with features in Keras's order. Returns a dict that maps the `id` of each such layer to its
     `Order`. The `image` of an `Order` is () for the order of outputs, for all layers of subclassed models, and if
-    `_doubt_before` or `_doubt_behind` returns a reason."""
+    `_doubt_before` or `_doubt_after` returns a reason."""
     layers = list(all_layers(model))
     graph = graph_of(layers)
     reshapes = [
@@ -141,7 +141,7 @@ def orders(model: Any) -> dict[int, Order]:
         for op in reached(
             reshape.op, graph.before if reshape.makes_image else graph.after, stops
         ):
-            doubt = _doubt_before(reshape, graph) or _doubt_behind(op, reshape, graph)
+            doubt = _doubt_before(reshape, graph) or _doubt_after(reshape, op, graph)
             order = _order(reshape)
             if doubt:
                 order = order._replace(why=f"{order.why}; {doubt}")
@@ -167,7 +167,7 @@ def orders(model: Any) -> dict[int, Order]:
         candidates = outside if id(layer) in followed else reshapes + outside
         for reshape in sorted(candidates, key=_concerns_inputs):
             if _may_be_next(layer, reshape):
-                by_id.setdefault(id(layer), _order(reshape, "judging by its size, "))
+                by_id.setdefault(id(layer), _order(reshape, how="judging by its size, "))
     return by_id
 
 
@@ -186,7 +186,7 @@ def _order(reshape: _Reshape, how: str = "") -> Order:
     return Order(
         f"{how}it {verb} the {name}: Keras orders its {side} by rows, columns and channels, but other frameworks by "
         f"channels, rows and columns",
-        reshape.makes_image,
+        outputs=reshape.makes_image,
     )
 
 
@@ -271,16 +271,18 @@ def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:
     # image
     makes_image = new[-1] < old[-1]
     shape = _image_axes(new, old[-1]) if makes_image else _image_axes(old, new[-1])
-    neighbours = reached(op, graph.after if makes_image else graph.before, set())
+    neighbours = reached(op, graph.after if makes_image else graph.before, stops=set())
     convs = [conv for conv in map(unwrapped, neighbours) if isinstance(conv, CONVS)]
     # if the channels of an image are first, its features are in the same order as in other
     # frameworks
     is_channels_first = (
         bool(convs) and all(map(has_channels_first, convs)) and not has_channels_first(op)
     )
-    if is_channels_first or not _has_channels(shape, bool(convs)):
+    if is_channels_first or not _has_channels(shape, has_conv=bool(convs)):
         return None
-    return _Reshape(op, shape, old[-1] if makes_image else new[-1], makes_image)
+    return _Reshape(
+        op, shape, size=old[-1] if makes_image else new[-1], makes_image=makes_image
+    )
 
 
 def _doubt_before(reshape: _Reshape, graph: Graph) -> str:
@@ -339,7 +341,7 @@ def _is_one_of(op: Any, classes: tuple[type, ...]) -> bool:
     return isinstance(op, classes) and not operations.is_rewritten(op, "keras", "call")
 
 
-def _doubt_behind(op: Any, reshape: _Reshape, graph: Graph) -> str:
+def _doubt_after(reshape: _Reshape, op: Any, graph: Graph) -> str:
     """Returns the reason why the input of an op after a reshape may differ from the result of the reshape, or may be in
     another order. Returns "" if there is no such reason. Each op between the reshape and this op must have one input,
     and must not move features."""
@@ -475,7 +477,7 @@ def _reshapes_outside_graph(layer: Any, has_conv: bool) -> Iterator[_Reshape]:
         yield _Reshape(layer, image, _product(image), makes_image=False)
     # a sequence of steps by features that may consist of the rows of an image, which is not known
     if len(target) == 2 and has_conv:
-        yield _Reshape(layer, (), _product(target[-1:]), makes_image=False)
+        yield _Reshape(layer, shape=(), size=_product(target[-1:]), makes_image=False)
     # a Reshape into an image
     if len(target) > 1 and _has_channels(target, has_conv):
         yield _Reshape(layer, target, _product(target), makes_image=True)

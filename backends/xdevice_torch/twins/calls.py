@@ -136,7 +136,7 @@ class TorchCalls(Calls):
         """Returns a context manager that passes each call of a module to `around`, except calls that another module
         makes. The result of `around` becomes the result of the call. Calls that are made while torch.compile is
         compiling are not passed."""
-        return common.outermost(Module, around, torch.compiler.is_compiling)
+        return common.outermost(Module, around, is_compiling=torch.compiler.is_compiling)
 
     def infer(self, model: Any, inputs: tuple[Any, ...], /, **named: Any) -> Any:
         """Returns the result of a module in evaluation mode, without recording anything for gradients."""

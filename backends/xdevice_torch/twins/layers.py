@@ -77,7 +77,7 @@ def _layers(
             # g has length 1 along each axis over which |v| is computed, and is a scalar if these are all axes
             g, v = (variables[layouts.join(layer.path, name)] for name in norm_names)
             parts = layouts.with_weight_norm(
-                parts, norm_names, g.shape or (1,) * v.ndim, g.shape
+                parts, norm_names, shape=g.shape or (1,) * v.ndim, own=g.shape
             )
         if spectral is not None:
             names, axis = spectral
@@ -371,6 +371,8 @@ class TorchLayers(Operations):
                 f"listing layers of {type(model).__qualname__} objects", "pass the model itself"
             )
         variables = dict(self.variables(model))
+        # `_layers` fills this dict: the path of each Transformer layer, and the names of the layers inside it in the
+        # order of the calls, which differs from the order of definition
         blocks: dict[str, tuple[str, ...]] = {}
         layers = list(_layers(model, variables, blocks))
         return layouts.present_layers(layers, variables, blocks)

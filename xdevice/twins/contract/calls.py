@@ -310,7 +310,12 @@ def _watched(is_compiling: Callable[[], bool], original: Any) -> Any:
             return original(self, *args, **kwargs)
         arguments = args, kwargs
         go = partial(
-            _call_watched, _watches.get(), self, partial(original, self), None, arguments
+            _call_watched,
+            _watches.get(),
+            self,
+            partial(original, self),
+            activation=None,
+            arguments=arguments,
         )
         # `around` is called only for the outermost call, which the program itself makes
         if _is_inside.get() or not _arounds:
@@ -331,7 +336,9 @@ def recorded_activation(owner: Any, function: Any) -> Any:
     @wraps(function)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         """Calls the activation, records the call if a block watches the layer, and returns the result."""
-        return _call_watched(_watches.get(), owner, function, function, (args, kwargs))
+        return _call_watched(
+            _watches.get(), owner, function, activation=function, arguments=(args, kwargs)
+        )
 
     return stand_in
 

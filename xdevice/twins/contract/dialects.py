@@ -185,7 +185,7 @@ def keras_attention(settings: Settings) -> tuple[Part, ...]:
     # 0 means that the number of heads is not known. `str` is there only for type checkers, to which a setting is an
     # `object`. The size of a head is -1 (any size), because it follows from the weight
     heads = int(str(settings.get("num_heads", 0)))
-    own_parts = projections(heads, -1, "attention_output")
+    own_parts = projections(heads, size=-1, output="attention_output")
     if heads:
         return own_parts
     why = "the number of heads is not known; pass a model as like="

@@ -455,13 +455,17 @@ def with_pixels_reordered(rule: Rule, image: Sequence[int], why: str) -> Rule:
     def canonical(x: Array) -> tuple[Array, ...]:
         """Converts the array to PyTorch's layout, in which the channels come first in the flattened image."""
         return tuple(
-            _pixels_reordered(array, image, -1, -len(image)) for array in rule.canonical(x)
+            _pixels_reordered(array, image, source=-1, target=-len(image))
+            for array in rule.canonical(x)
         )
 
     def native(*arrays: Array) -> Array:
         """Converts PyTorch's arrays to the framework's array, with the channels last in the flattened image."""
         return rule.native(
-            *(_pixels_reordered(array, channels_first, -len(image), -1) for array in arrays)
+            *(
+                _pixels_reordered(array, channels_first, source=-len(image), target=-1)
+                for array in arrays
+            )
         )
 
     return rule._replace(canonical=canonical, native=native, order=why)

@@ -183,7 +183,7 @@ def read(
     by_path = {layer.path: layer for layer in layers}
     # before the layers are read, because a line depends on the whole tree of modules
     lines = _Lines(modules, by_path, table).names()
-    for layer in _entries(modules, by_path, table, set(map(id, saved))):
+    for layer in _entries(modules, by_path, table, saved=set(map(id, saved))):
         # the path of an entry for a layer's own code or hooks is the layer's path and "()"; the entry belongs to the
         # layer's line
         path = layer.path.removesuffix("()")
@@ -201,7 +201,7 @@ def _entries(
         path, itself = module.path, module.itself
         # a hook may change the inputs or outputs of the module
         if any(_root(hook) not in table.observers for hook in module.hooks):
-            yield unknown_layer(f"{path}()", itself, "a hook")
+            yield unknown_layer(f"{path}()", itself, details="a hook")
         # the other tensors of a layer with parameters are ignored: they may be counters, or the states of dropouts
         if path in by_path:
             yield by_path[path]
@@ -607,7 +607,7 @@ def is_rewritten(layer: object, package: str, *methods: str) -> bool:
 def entry_for_own_code(path: str, layer: object) -> Layer:
     """Returns the entry for a layer's own code. This entry follows a layer with parameters if the layer's class is from
     outside the framework and has its own code."""
-    return unknown_layer(f"{path}()", layer, "its own code")
+    return unknown_layer(f"{path}()", layer, details="its own code")
 
 
 def _ceil(mode: object, window: Mapping[str, Any]) -> object:

@@ -241,7 +241,7 @@ def _write_without_like(
     differences."""
     # there is no other model from which the number of channels of a group norm could be read
     source_twin = refuse_unknown_channels(source_twin)
-    writer = Writer(source_twin, target, None, state, request)
+    writer = Writer(source_twin, target, like=None, state=state, request=request)
     for layer in source_twin.layers:
         writer.put_without_like(layer)
     state.differences += pixel_order.doubts(source_twin, target)

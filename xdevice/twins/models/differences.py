@@ -510,7 +510,7 @@ def compare_by_definition(source: Twin, target: Twin, pairs: Pairs) -> PlainComp
     comparison is empty if a backend cannot list such layers, or if neither model has any."""
     ours, theirs = source.sequence, target.sequence
     if ours is None or theirs is None or all(layer.parts for layer in (*ours, *theirs)):
-        return PlainComparison([], set(), ([], []))
+        return PlainComparison(differences=[], activated=set(), uncompared=([], []))
     return _compare(ours, theirs, pairs)
 
 
@@ -631,7 +631,8 @@ def _gaps_without_code(sequence: Iterable[Layer], numbers: Mapping[str, int]) ->
             if is_certain:
                 pair_after[pair_before] = number
             pair_before, is_certain = number, True
-    # code may follow the last layer, unless the model consists of one line of layers only
+    # code may follow the last layer, unless the model consists of one line of layers only. The end of the model counts
+    # as the pair after the last one
     if is_certain and line == WHOLE:
         pair_after[pair_before] = len(numbers)
     return pair_after
@@ -688,8 +689,8 @@ def compare_gaps(
     # without "", which is no layer's path, but the parent of the layers directly in the model
     return PlainComparison(
         list(by_text.values()),
-        activated - {""},
-        (_unique(our_rest), _unique(their_rest)),
+        activated=activated - {""},
+        uncompared=(_unique(our_rest), _unique(their_rest)),
     )
 
 

@@ -128,7 +128,9 @@ def _concatenated(tensors: Sequence[Any]) -> Any:
     first = tensors[0]
     if isinstance(first, FileTensor):
         x = np.concatenate([tensor.read() for tensor in tensors], axis=-1)
-        return OpenedTensor(first.dtype, x.shape, x.nbytes, registry.load("numpy"), x)
+        return OpenedTensor(
+            first.dtype, x.shape, x.nbytes, backend=registry.load("numpy"), value=x
+        )
     # `_backend_of` expects a state, so the tensor is passed as a state of one tensor
     backend = _backend_of({"": first})
     x = np.concatenate([backend.peek(tensor) for tensor in tensors], axis=-1)
@@ -294,7 +296,7 @@ def read_state(source: Any, target: Twin | None, request: Request, state: State)
     backend = _backend_of(tensors)
     variables = {name: _tensor(backend, value) for name, value in tensors.items()}
     # then the kinds of the layers that are known by their paths
-    stated = expand_kinds(request.kinds, variables, None)
+    stated = expand_kinds(request.kinds, variables, sequence=None)
     # names= reversed: the path in the state, by the path in the target
     source_path_of = {
         target_path: source_path for source_path, target_path in request.names.items()

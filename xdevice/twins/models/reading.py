@@ -522,7 +522,7 @@ def _as_stored(parts: Sequence[Part], start: str, variables: Variables) -> Seque
             # axes of length 1 are appended until g has as many axes as v: a g with fewer axes does not show along which
             # axis the norm was computed, and PyTorch's default is the first axis
             shape = (*stored, *(1,) * (axes - len(stored)))
-            return layouts.with_weight_norm(parts, (g, v), shape, stored)
+            return layouts.with_weight_norm(parts, (g, v), shape, own=stored)
     for names in layouts.SPECTRAL_NORM_NAMES:
         if all(start + name in variables for name in names):
             return layouts.with_spectral_norm(parts, names)

@@ -194,7 +194,9 @@ class Writer:
         ]
         # a layer after a flattened image may count the pixels in another order than the target
         layer, lines = pixel_order.reordered(
-            layer, None, partial(pixel_order.puts_channels_last, self._target)
+            layer,
+            counterpart=None,
+            is_last=partial(pixel_order.puts_channels_last, self._target),
         )
         self._state.done += lines
         self._fill(layer, parts)
@@ -450,6 +452,7 @@ class Writer:
             array, dtype = array.astype(host_dtype(requested)), requested
         if target_dtype is not None and target_dtype != dtype:
             self._casts.setdefault((dtype, target_dtype), []).append(part.name)
+        # in this order, because the first call stores the first name of the variable, which the second one reads
         if variable is not None:
             self._refuse_two_values(part.name, id(variable), array)
             self._list_split_variable(layer, part.name, id(variable), id(first_source))

@@ -125,7 +125,7 @@ def unclear_message(ours: Unpaired, theirs: Unpaired, signatures: Sequence[Signa
 def _rows_left(ours: Unpaired, theirs: Unpaired) -> Iterator[str]:
     """Yields advice about embeddings that have no counterpart because they have more rows in one model than in the
     other (see `advice_on_rows`)."""
-    # for each model, the embeddings whose shape does not occur in the other model
+    # for each model, the embeddings whose shape does not occur in the other model, each with the shape of its weight
     ours_left, theirs_left = (
         {
             layer.path: (layer, signature[-1])
@@ -184,10 +184,10 @@ def _breaks(ours: Unpaired, theirs: Unpaired) -> tuple[int, list[_Break]]:
         before = ours.paths[start - 1] if start else ""
         breaks.append(
             _Break(
-                before,
-                _texts(ours.with_signatures[start:end]),
-                _texts(theirs.with_signatures[first:last]),
-                ours.paths[start:end],
+                before=before,
+                ours=_texts(ours.with_signatures[start:end]),
+                theirs=_texts(theirs.with_signatures[first:last]),
+                paths=ours.paths[start:end],
             )
         )
     return common, breaks

@@ -334,7 +334,7 @@ def _unmapped_difference(pair: ReadPair) -> Comparison:
     lines = [f"{path}: {why}" if path else why for path, why in pair.unmapped.items()]
     owners = structures.owners_text(pair.actual, pair.expected)
     text = f"the models differ{owners}:{_listed(lines)}{_PAIRING_ADVICE}"
-    return difference("structure", text, next(iter(pair.unmapped)))
+    return difference("structure", text, leaf=next(iter(pair.unmapped)))
 
 
 def _settings_difference(settings: list[str], modes: list[str]) -> Comparison:
@@ -343,7 +343,7 @@ def _settings_difference(settings: list[str], modes: list[str]) -> Comparison:
     lines = [*settings, *modes]
     text = f"the parameters agree, but these settings differ or could not be compared:{_listed(lines)}{_ADVICE}"
     # a line begins with the path of its layer and a colon
-    comparison = difference("settings", text, settings[0].partition(":")[0])
+    comparison = difference("settings", text, leaf=settings[0].partition(":")[0])
     return comparison._replace(settings=tuple(lines))
 
 

@@ -104,8 +104,9 @@ def note_on_relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> 
     another framework. Otherwise returns "". Both leaves must have the same shape."""
     if not expected.is_number:
         return ""
-    # None: the usual tolerance, also in a calibrated run, whose noise was measured for the leaves as they are
-    allowed = allow(coarser_dtype(actual, expected, rule), rule, None)
+    # the usual tolerance, also in a calibrated run, whose noise was measured for the leaves as they are. The result is
+    # None for ints and bools, which must be equal
+    allowed = allow(coarser_dtype(actual, expected, rule), rule, noise=None)
     x, y = numpy.asarray(actual.value), numpy.asarray(expected.value)
 
     def agree(ours: Any, theirs: Any) -> bool:
@@ -136,7 +137,9 @@ def note_on_relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> 
     # NaN is unequal to itself, so arrays that contain NaN never match in another order
     if numpy.array_equal(numpy.sort(x, axis=None), numpy.sort(y, axis=None)):
         a, b = x.astype(_common_dtype(x, y)), y.astype(_common_dtype(x, y))
-        axes = [axis for axis in range(y.ndim) if _slices(a, axis) == _slices(b, axis)]
+        axes = [
+            axis for axis in range(y.ndim) if _sorted_slices(a, axis) == _sorted_slices(b, axis)
+        ]
         along = f", along axis {axes[0]}" if axes else ""
         return f"\n  note      both have the same numbers in different orders{along}"
     ratio = _ratio(x, y)
@@ -145,7 +148,7 @@ def note_on_relation(actual: HostLeaf, expected: HostLeaf, rule: Strictness) -> 
     return f"\n  note      actual is {ratio:.6g} times expected"
 
 
-def _slices(x: Any, axis: int) -> list[bytes]:
+def _sorted_slices(x: Any, axis: int) -> list[bytes]:
     """Returns the bytes of each slice along an axis, sorted. Two arrays of the same dtype and without NaN return equal
     lists if and only if they have the same slices, in any order."""
     # adding 0.0 turns -0.0 into 0.0: the two are equal but have different bytes

@@ -152,7 +152,7 @@ def read_pair(actual: object, expected: object, skip: Sequence[str] = ()) -> Rea
         pair = (
             _read_matching(path, value, theirs.pop(key).value, skip)
             if key in theirs
-            else ReadPair(list(read_leaf(path, value)), [], {})
+            else ReadPair(list(read_leaf(path, value)), expected=[], unmapped={})
         )
         whole.actual.extend(pair.actual)
         whole.expected.extend(pair.expected)
@@ -280,13 +280,17 @@ def _read_matching(path: str, actual: Any, expected: Any, skip: Sequence[str]) -
         return _read_with_state(path, expected, ours).swapped()
     if ours is None or theirs is None:
         return _read_unconverted(
-            path, actual, expected, {}, _optimizer_settings(actual, expected)
+            path,
+            actual,
+            expected,
+            unmapped={},
+            settings=_optimizer_settings(actual, expected),
         )
     # models with the same names in the same layouts need no conversion; their settings are compared too, because the
     # parameters do not reveal settings
     if ours.backend is theirs.backend and not skip and _are_laid_out_alike(ours, theirs):
         lines = differing_layers(ours.backend, actual, expected)
-        pair = _read_unconverted(path, actual, expected, {}, lines)
+        pair = _read_unconverted(path, actual, expected, unmapped={}, settings=lines)
     # conversion may be impossible in one direction, because a parameter cannot be split
     elif _is_expected_converted(ours, theirs):
         pair = _read_converted(path, theirs, ours, skip).swapped()
@@ -368,11 +372,13 @@ def _read_converted(
             source.itself, target.backend, like=target.itself, device="cpu", skip=skip
         )
     except StateError as error:
-        return _read_unconverted(path, source.itself, target.itself, {path: str(error)}, [])
+        return _read_unconverted(
+            path, source.itself, target.itself, unmapped={path: str(error)}, settings=[]
+        )
     # the models' own names are used, which users find in their code
     if state.unmapped:
         unmapped = {joined_path(path, name): why for name, why in state.unmapped.items()}
-        return _read_unconverted(path, source.itself, target.itself, unmapped, [])
+        return _read_unconverted(path, source.itself, target.itself, unmapped, settings=[])
     variables = dict(source.backend.variables(source.itself))
     converted = []
     for name, tensor in state.items():

@@ -117,13 +117,14 @@ def main() -> None:
         enter_supported(
             stack,
             lambda: backend.operation_calls(writer.run, writer.add_gradient),
-            "no operations are saved",
+            lacking="no operations are saved",
         )
         enter_supported(
             stack,
             lambda: backend.outermost(_naming(backend, writer)),
-            "parameters have no names",
+            lacking="parameters have no names",
         )
+        # the values that the script logs are its results: operations that do not lead to them are not judged
         stack.enter_context(named_values.listening(writer.add_roots))
         # registered for exit, because a script may end with `sys.exit` or an error
         atexit.register(close)

@@ -124,7 +124,7 @@ class Recorder:
             file.close()
         self._files = None
 
-    def _write(self, name: str, leaves: list[HostLeaf], where: str) -> None:
+    def _write(self, name: str, recorded: list[HostLeaf], where: str) -> None:
         """Appends the arrays of a value to the file of arrays, and then a line about the value to the index. `where` is
         the line of the program that called `log`."""
         self._files = self._files or self._open()
@@ -133,7 +133,7 @@ class Recorder:
         step = self._steps.get(name, 0)
         line = {
             "name": name, "step": step, "time": time.time(), "where": where,
-            "leaves": [_write_leaf(arrays, leaf) for leaf in leaves],
+            "leaves": [_write_leaf(arrays, leaf) for leaf in recorded],
         }  # fmt: skip
         arrays.flush()  # flushed before the line about these values is written
         index.write(json.dumps(line) + "\n")
@@ -303,7 +303,7 @@ class Recording:
             )
         with refusing_damage(path):
             header, *lines = read_lines(path)
-            # `reading` turns this error, and an error about a missing entry, into a `RecordingError`
+            # `refusing_damage` turns this error, and an error about a missing entry, into a `RecordingError`
             if header["format"] != FORMAT:
                 raise ValueError(
                     f"its format is {header['format']!r}, but this version of xdevice reads {FORMAT}"

@@ -125,7 +125,7 @@ def _section(name: str, report: ParityReport) -> str:
         (line_text(value.expected_line) for values in series.values() for value in values), ""
     )
     recorded_at = f"<p>recorded at {escape(place)}</p>" if place else ""
-    return f"{_table(ReportTable(name, _NAME_HEADINGS, rows), 'h3', recorded_at)}{plot(name, series)}"
+    return f"{_table(ReportTable(name, _NAME_HEADINGS, rows), 'h3', about=recorded_at)}{plot(name, series)}"
 
 
 def _table(table: ReportTable, heading: str, about: str = "") -> str:
@@ -181,7 +181,7 @@ def plot(name: str, series: Mapping[str, list[ComparedValue]]) -> str:
         return ""
     axes = _Axes(values)
     lines = [
-        axes.line(backend, values_of_backend, number, len(series))
+        axes.line(backend, values_of_backend, number, count=len(series))
         for number, (backend, values_of_backend) in enumerate(series.items())
     ]
     limit = axes.limit(values)

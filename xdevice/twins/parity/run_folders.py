@@ -231,7 +231,10 @@ def report_of_run(folder: Path, rule: Strictness) -> ParityReport:
     be used."""
     run = load(folder)
     backends = run.backends.values()
-    rows = [_row(run, backend, run, run.reference, rule) for backend in backends]
+    rows = [
+        _row(run, backend, expected_run=run, reference=run.reference, rule=rule)
+        for backend in backends
+    ]
     refusals = [
         note
         for backend in backends
@@ -275,7 +278,9 @@ def report_of_two(first: Path, second: Path, rule: Strictness) -> ParityReport:
         # the same framework is preferred, because the two runs are usually from before and after a change
         reference = recorded.get(backend.name, expected.reference)
         unused.pop(reference.name, None)
-        rows.append(_row(actual, backend, expected, reference, rule))
+        rows.append(
+            _row(actual, backend, expected_run=expected, reference=reference, rule=rule)
+        )
     notes = [
         f"{name} of {first} was not compared, because {second} has no values of {name}"
         for name in unused

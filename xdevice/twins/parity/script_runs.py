@@ -73,13 +73,22 @@ class RunPlan(NamedTuple):
     def scripts(self) -> list[ScriptRun]:
         """Returns the runs in the order in which they are started: one on each backend, then the calibration runs of
         the reference, if there are any."""
-        runs = [ScriptRun(name, name, name, self.floats) for name in self.backends]
-        variants = VARIANTS if self.calibrates else ()
-        name = self.reference
-        return runs + [
-            ScriptRun(f"{name} ({variant})", name, calibration_folder(variant), variant)
-            for variant in variants
+        # a usual run, and its folder, have the name of the backend
+        usual_runs = [
+            ScriptRun(name=backend, backend=backend, place=backend, floats=self.floats)
+            for backend in self.backends
         ]
+        # each variant is a value of XDEVICE_FLOATS, with which the reference runs once more
+        calibration_runs = [
+            ScriptRun(
+                name=f"{self.reference} ({variant})",
+                backend=self.reference,
+                place=calibration_folder(variant),
+                floats=variant,
+            )
+            for variant in (VARIANTS if self.calibrates else ())
+        ]
+        return usual_runs + calibration_runs
 
 
 class ScriptRun(NamedTuple):
@@ -168,7 +177,10 @@ class _RunningScripts:
         self._plan, self._folder, self._watcher = plan, folder, watcher
         self.ended = {
             script.name: Ended(
-                script.name, None, "was interrupted", plan.pythons[script.backend]
+                script.name,
+                seconds=None,
+                error="was interrupted",
+                python=plan.pythons[script.backend],
             )
             for script in plan.scripts()
         }
@@ -182,6 +194,7 @@ class _RunningScripts:
         # set under the lock, so that `_start` either sees the flag or has already added its process
         with self._lock:
             self._is_stopped = True
+        # a copy, because the threads of the runs remove their processes from the set meanwhile
         for process in tuple(self._alive):
             _kill(process)
 
@@ -215,7 +228,7 @@ class _RunningScripts:
             why = _wait(
                 process,
                 self._plan.timeout,
-                lambda: self._watcher.values_counted(script.name, count_records(folder)),
+                tick=lambda: self._watcher.values_counted(script.name, count_records(folder)),
             )
             self._alive.discard(process)
             return why

@@ -33,7 +33,10 @@ def compare_paths(actual: Leaves, expected: Leaves) -> Comparison | None:
     sentences += [f"expected has no {name_some(extra)}"] if extra else []
     hint = _hint(actual, expected)
     text = f"the structures differ{owners_text(actual, expected)}: {'; '.join(sentences)}{hint}"
-    return difference("structure", text, (missing + extra)[0], extra, missing)
+    # the paths that only one side has take the place of the values that differ
+    return difference(
+        "structure", text, leaf=(missing + extra)[0], actual=extra, expected=missing
+    )
 
 
 def _hint(actual: Leaves, expected: Leaves) -> str:

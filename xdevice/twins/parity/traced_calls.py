@@ -65,11 +65,11 @@ class TracedCall(NamedTuple):
     def as_run(self, owner: str) -> TracedRun:
         """Returns this call with all of its arrays, for a layer-by-layer comparison. `owner` is the backend's name."""
         calls = []
-        for index, (path, number, kind) in enumerate(self.calls):
+        for index, (path, number, class_name) in enumerate(self.calls):
             inputs, outputs, gradients = (
                 tuple(self.arrays(name, index)) for name in ("inputs", "outputs", "gradients")
             )
-            calls.append(LayerCall(path, number, kind, inputs, outputs, gradients))
+            calls.append(LayerCall(path, number, class_name, inputs, outputs, gradients))
         return TracedRun(owner, calls, self.arrays("outputs"))
 
     def as_twin(self, owner: str) -> Twin:
@@ -204,8 +204,8 @@ def _compare_calls(
         ]
         ours = ours._replace(outputs=outputs)
     try:
-        # {}: the user has passed no names that would help to pair the layers
-        pairs = pair_layers(mine.as_twin(owner), its.as_twin(expected_owner), {})
+        # the user has passed no names that would help to pair the layers
+        pairs = pair_layers(mine.as_twin(owner), its.as_twin(expected_owner), names={})
     except StateError as error:
         return difference(
             "structure", f"the layers could not be paired, so no layer is compared: {error}"

@@ -246,7 +246,9 @@ def main() -> None:
     tracer = Tracer(backend, Path(os.environ[recording.VARIABLE]) / FOLDER)
     atexit.register(tracer.close)
     with ExitStack() as stack:
-        enter_supported(stack, lambda: backend.outermost(tracer.around), "nothing is traced")
+        enter_supported(
+            stack, lambda: backend.outermost(tracer.around), lacking="nothing is traced"
+        )
         runpy.run_path(script, run_name="__main__")
 
 

@@ -199,6 +199,7 @@ def _distance(actual: Array, expected: Array) -> float:
     if not math.isfinite(largest_difference):
         differences[(a == b) | (numpy.isnan(a) & numpy.isnan(b))] = 0.0
         largest_difference = float(differences.max())
+    # a difference that is still NaN is an infinite distance: only one of the two elements is NaN
     if not largest_difference or not math.isfinite(largest_difference):
         return largest_difference if largest_difference == 0.0 else math.inf
     # if all expected values are 0, or none is finite, the difference is divided by 1

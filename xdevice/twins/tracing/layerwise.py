@@ -140,7 +140,10 @@ class TwoRuns:
                     f"cause is between this layer and {last_compared}"
                 )
                 return FirstDifference(
-                    calls.expected.path, text, error, _have_other_shapes(*arrays)
+                    calls.expected.path,
+                    text,
+                    error,
+                    is_of_shapes=_have_other_shapes(*arrays),
                 )
             last_compared = self._name(calls)
         return None
@@ -176,15 +179,18 @@ class TwoRuns:
             compare = (
                 distance_without_padding if our_layer.kind == "conv" else distance_in_any_order
             )
-            yield _Step(calls, True, _error_of_first(calls.actual.inputs, call.inputs, compare))
+            input_error = _error_of_first(calls.actual.inputs, call.inputs, compare)
+            yield _Step(calls, is_input=True, error=input_error)
             # if only one of the two layers includes an activation, their outputs cannot be compared
-            is_hidden = our_layer.kind == "batch_norm" and our_layer.settings.get(
+            has_other_activation = our_layer.kind == "batch_norm" and our_layer.settings.get(
                 "activation"
             ) != their_layer.settings.get("activation")
             yield _Step(
                 calls,
-                False,
-                None if is_hidden else _error_of_first(calls.actual.outputs, call.outputs),
+                is_input=False,
+                error=None
+                if has_other_activation
+                else _error_of_first(calls.actual.outputs, call.outputs),
             )
 
     def _end_error(self) -> float | None:
@@ -247,7 +253,7 @@ class TwoRuns:
         if settings := self._settings(calls.expected.path):
             text += f"; {settings}"
         other_shapes = _have_other_shapes(calls.actual.outputs, calls.expected.outputs)
-        return FirstDifference(calls.expected.path, text, error, other_shapes)
+        return FirstDifference(calls.expected.path, text, error, is_of_shapes=other_shapes)
 
     def _settings(self, path: str) -> str:
         """Returns the settings in which the two layers of a pair differ, with both values, as text for a message; "" if
@@ -267,79 +273,82 @@ class TwoRuns:
         )
 
     def _difference_in_gap(
-        self, steps: list[_Step], behind: CallPair | None, error: float
+        self, steps: list[_Step], following: CallPair | None, error: float
     ) -> FirstDifference:
         """Returns the difference if its cause lies in a gap. The gap begins after the last call of `steps` and ends
-        before the call `behind`, or at the end of the models if `behind` is None. `error` is the error of the values
-        after the gap. If calls in the gap can be paired, returns a difference in a smaller gap, or in the layer of a
-        paired call."""
-        # `steps` may end with the input of `behind`
+        before the call `following`, or at the end of the models if `following` is None. `error` is the error of the
+        values after the gap. If calls in the gap can be paired, returns a difference in a smaller gap, or in the layer
+        of a paired call."""
+        # `steps` may end with the input of `following`
         earlier = [
             step.calls
             for step in steps
-            if behind is None or step.calls.expected is not behind.expected
+            if following is None or step.calls.expected is not following.expected
         ]
-        before = earlier[-1] if earlier else None
-        for calls in self._pair_by_class(before, behind):
+        preceding = earlier[-1] if earlier else None
+        for calls in self._pair_by_class(preceding, following):
             # the errors of this call's inputs and outputs
             input_error, output_error = (
                 _error_of_first(calls.actual.inputs, calls.expected.inputs),
                 _error_of_first(calls.actual.outputs, calls.expected.outputs),
             )
             if input_error is not None and input_error > self.limit:
-                behind, error = calls, input_error
+                following, error = calls, input_error
                 break
             if output_error is not None and output_error > self.limit:
                 return self._difference_in_layer(calls, output_error)
-            before = calls
-        start = f"after {self._name(before)}" if before else "at the beginning"
+            preceding = calls
+        start = f"after {self._name(preceding)}" if preceding else "at the beginning"
         path, value_in_words = "", "the output of the model"
         arrays: tuple[Arrays, Arrays] = self._actual.outputs, self._expected.outputs
-        if behind:
-            path, value_in_words = behind.expected.path, f"the input of {self._name(behind)}"
-            arrays = behind.actual.inputs, behind.expected.inputs
+        if following:
+            path, value_in_words = (
+                following.expected.path,
+                f"the input of {self._name(following)}",
+            )
+            arrays = following.actual.inputs, following.expected.inputs
         far = _error_text(error, *arrays)
-        ours, theirs = self._suspected_calls(before, behind)
+        ours, theirs = self._suspected_calls(preceding, following)
         return FirstDifference(
             path,
             f"the first difference is {start}: {value_in_words} is {far}; in between, "
             f"{_listed(self._actual, ours)}, and {_listed(self._expected, theirs)}",
             error,
-            _have_other_shapes(*arrays),
+            is_of_shapes=_have_other_shapes(*arrays),
         )
 
     def _unpaired_calls(
-        self, before: CallPair | None, behind: CallPair | None
+        self, preceding: CallPair | None, following: CallPair | None
     ) -> list[list[LayerCall]]:
         """Returns the calls of unpaired layers in a gap, as two lists: one for the actual run, and one for the expected
-        run. The gap begins after the calls `before`, and ends before the calls `behind`."""
+        run. The gap begins after the calls `preceding`, and ends before the calls `following`."""
         return [
             _calls_between(
                 run,
                 # None if the gap begins at the start, or ends at the end
-                before and before[side],
-                behind and behind[side],
-                {pair[side].path for pair in self._pairs},
+                preceding and preceding[side],
+                following and following[side],
+                paired={pair[side].path for pair in self._pairs},
             )
             for side, run in enumerate((self._actual, self._expected))
         ]
 
     def _pair_by_class(
-        self, before: CallPair | None, behind: CallPair | None
+        self, preceding: CallPair | None, following: CallPair | None
     ) -> list[CallPair]:
         """Returns pairs of calls of unpaired layers, such as activations, if the calls of both runs in the gap have the
         same class names in the same order. Otherwise returns an empty list."""
         # in lowercase, because a layer is called `ReLU`, and the activation of a Keras layer `relu`
-        ours, theirs = self._unpaired_calls(before, behind)
+        ours, theirs = self._unpaired_calls(preceding, following)
         types = [[call.type.lower() for call in calls] for calls in (ours, theirs)]
         return list(map(CallPair, ours, theirs)) if types[0] == types[1] else []
 
     def _suspected_calls(
-        self, before: CallPair | None, behind: CallPair | None
+        self, preceding: CallPair | None, following: CallPair | None
     ) -> tuple[Calls, Calls]:
         """Returns, for each of the two runs, the calls in a gap that may be the cause of the difference. These are the
         calls after the last pair of calls with equal outputs."""
-        ours, theirs = self._unpaired_calls(before, behind)
+        ours, theirs = self._unpaired_calls(preceding, following)
         their_calls: Calls = theirs
         for number, their_call in enumerate(theirs):
             same = (
@@ -372,21 +381,21 @@ def _error_of_first(
 
 
 def _calls_between(
-    run: TracedRun, before: LayerCall | None, behind: LayerCall | None, paired: set[str]
+    run: TracedRun, preceding: LayerCall | None, following: LayerCall | None, paired: set[str]
 ) -> list[LayerCall]:
-    """Returns the calls of a run between the calls `before` and `behind`, except the calls of layers with a path in
-    `paired`. `before` is None for the start of the run, and `behind` is None for its end. There may be no such calls,
-    because branches are called in a different order. In that case, returns the call that computed the input of
-    `behind`, if it exists and its layer is not in `paired`."""
+    """Returns the calls of a run between the calls `preceding` and `following`, except the calls of layers with a path
+    in `paired`. `preceding` is None for the start of the run, and `following` is None for its end. There may be no such
+    calls, because branches are called in a different order. In that case, returns the call that computed the input of
+    `following`, if it exists and its layer is not in `paired`."""
     # found by identity, because `==` would compare the arrays in the calls
     numbers = {id(call): number for number, call in enumerate(run.calls)}
-    start = numbers[id(before)] + 1 if before else 0
-    end = numbers[id(behind)] if behind else len(run.calls)
+    start = numbers[id(preceding)] + 1 if preceding else 0
+    end = numbers[id(following)] if following else len(run.calls)
     calls = [call for call in run.calls[start:end] if call.path not in paired]
-    if calls or behind is None or not behind.inputs:
+    if calls or following is None or not following.inputs:
         return calls
-    (wanted,) = behind.inputs[:1]
-    # the last call before `behind` whose output equals the input of `behind`
+    wanted = following.inputs[0]
+    # the last call before `following` whose output equals the input of `following`
     for call in reversed(run.calls[:end]):
         if (
             call.outputs

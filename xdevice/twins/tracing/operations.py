@@ -386,8 +386,9 @@ class TwoPrograms:
                 continue
             # a fault may be as small as a rounding error where it begins, so the limit with the greatest growth is used
             if growth > most_growth:
-                closest = self._closest_pair(actual, expected, limit)
-                best, most_growth = Parting(actual, expected, *closest, share), growth
+                pair, pair_errors = self._closest_pair(actual, expected, limit)
+                best = Parting(actual, expected, pair, pair_errors, share)
+                most_growth = growth
         return best
 
     def gradients(self) -> list[tuple[str, Errors | None]]:
@@ -447,7 +448,7 @@ class TwoPrograms:
         pairs = [(ours, their_first) for ours in our_wrong] + [
             (our_first, theirs) for theirs in their_wrong
         ]
-        best, closest, nearest = numpy.inf, None, None
+        least, closest, closest_errors = numpy.inf, None, None
         for ours, theirs in pairs:
             if ours.is_backward != theirs.is_backward:
                 continue
@@ -455,9 +456,10 @@ class TwoPrograms:
             wanted = self.expected.arrays[theirs.outputs[0]]
             for reordered in _axis_orders(self.actual.arrays[ours.outputs[0]], wanted):
                 distance = distances.distance_between(reordered, wanted)
-                if distance < best:
-                    best, closest, nearest = distance, (ours, theirs), errors(reordered, wanted)
-        return closest, nearest
+                if distance < least:
+                    least, closest = distance, (ours, theirs)
+                    closest_errors = errors(reordered, wanted)
+        return closest, closest_errors
 
 
 def errors(actual: Array, expected: Array) -> Errors:
@@ -473,13 +475,12 @@ def errors(actual: Array, expected: Array) -> Errors:
         cosine = float(numpy.vdot(ours, theirs).real / norms) if norms else float(not off.any())
     # only for the report: the tolerance of `assert_parity` for float32, with which users are familiar
     allowed = 1e-5 * size + 1e-6 * max(1.0, float(size.max(initial=0.0)))
-    most = float(off.max(initial=0.0))
     return Errors(
-        most,
-        rel,
-        distances.distance_between(actual, expected),
-        cosine,
-        float((off <= allowed).mean()) if off.size else 1.0,
+        abs=float(off.max(initial=0.0)),
+        rel=rel,
+        share=distances.distance_between(actual, expected),
+        cosine=cosine,
+        within=float((off <= allowed).mean()) if off.size else 1.0,
     )
 
 
@@ -568,9 +569,12 @@ class Judge:
         # operation that returned the output
         for number in reversed(range(len(right))):
             outputs = self._distinctive_outputs(self._log.operations[number])
-            behind = (user for key in outputs for user in users.get(key, ()) if user > number)
+            # an earlier operation may have received equal numbers, which have the same key
+            later_users = (
+                user for key in outputs for user in users.get(key, ()) if user > number
+            )
             proves_others[number] = any(self._distance(key) <= limit for key in outputs) or any(
-                proves_others[user] for user in behind
+                proves_others[user] for user in later_users
             )
             right[number] = proves_others[number] or not outputs
         self._right[limit] = right

@@ -186,6 +186,7 @@ def trace_of(itself: Any, backend: Backend, model: Any) -> Iterator[Trace]:
     """Traces `itself`, a model or a function, while the block is open. Yields the `Trace`. The trace contains the
     values that this thread records with `xdevice.parity.log` and, unless `model` is None, the calls of the layers of
     `model`."""
+    # without a model, nothing but the listener adds to the list
     with nullcontext([]) if model is None else backend.calls(model) as recorded:
         traced = Trace(itself, backend, recorded)
         with named_values.listening(_listener_to_log(backend, traced)):
@@ -213,7 +214,9 @@ def _listener_to_log(backend: Backend, traced: Trace) -> Callable[[str, object],
         copies = watch.copies(value)
         # numbers and strings are ignored, because a trace contains only tensors
         if copies:
-            traced.add(Call(name, RECORD, (), copies, [None] * len(copies)))
+            traced.add(
+                Call(name, RECORD, inputs=(), outputs=copies, gradients=[None] * len(copies))
+            )
 
     return note
 

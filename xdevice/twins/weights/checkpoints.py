@@ -116,7 +116,8 @@ def _read_other_format(path: str, kind: foreign.Kind) -> Header:
     except NotATensorError as error:
         raise FileFormatError(f"{error}; the file is {kind.what}") from error
     tensors = {name: _opened(path, name, value) for name, value in nested.state.items()}
-    return Header(tensors, {}, nested.key, origin)
+    # `nested.state` has the same tensor under each of its names, so there are no other names
+    return Header(tensors, shared={}, key=nested.key, origin=origin)
 
 
 def _opened(path: str, name: str, value: Any) -> OpenedTensor:
@@ -183,4 +184,5 @@ def _open_index(path: str, files: ExitStack) -> Header:
     remarks = {
         name: first for header in parts.values() for name, first in header.remarks.items()
     }
-    return Header(entries, shared, "", origins.pop() if len(origins) == 1 else "", remarks)
+    origin = origins.pop() if len(origins) == 1 else ""
+    return Header(entries, shared, origin=origin, remarks=remarks)

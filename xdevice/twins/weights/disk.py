@@ -122,7 +122,7 @@ def replacing_file(target: str) -> Iterator[str]:
     if hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
         with path_errors(f"{target!r:.1000} has been written, but may not be on the disk yet"):
             # the folder contains the file's name, so the folder must be on the disk as well
-            _flush(folder, os.O_RDONLY)
+            _flush(folder, flags=os.O_RDONLY)
 
 
 def _permissions(target: str, own: str) -> int:

@@ -259,9 +259,12 @@ def _variables_of(keys: _Keys, x: Any) -> Iterable[_Variable]:
     """Returns the variables of `x` if it is a model, or `x` as the only variable if it is a tensor. `keys` are the
     container keys that lead to `x`. Raises `NotATensorError` for anything else, and `UnsupportedError` for a symbolic
     tensor."""
-    module = owners.backend_of_model(x)
-    if module is not None:
-        return (_Variable(module, value, keys, name, x) for name, value in module.variables(x))
+    model_backend = owners.backend_of_model(x)
+    if model_backend is not None:
+        return (
+            _Variable(model_backend, value, keys, name, model=x)
+            for name, value in model_backend.variables(x)
+        )
     owner = registry.owner_and_kind(type(x))
     if owner is None:
         raise NotATensorError(
@@ -436,7 +439,7 @@ def _state_to_come(
         return
     for name, value in backend.state_to_come(x, lacking).items():
         # without keys, which are used only in messages of `_variables`, and it has already run
-        yield start + name, _Variable(backend, value, (), name, x)
+        yield start + name, _Variable(backend, value, keys=(), name=name, model=x)
 
 
 def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
@@ -455,8 +458,8 @@ def _hand_over_state(prefix: str, x: Any, variables: _Variables) -> None:
 
 
 def _plan(where: str, variables: _Variables, header: Header) -> list[_PlannedWrite]:
-    """Returns a list of pairs of a variable and the entry of the file that is to be written into it. A shared variable
-    is listed once. `where` is the path of the file, for messages.
+    """Returns a list with each variable, its name, and the entry of the file that is to be written into it. A shared
+    variable is listed once. `where` is the path of the file, for messages.
 
     Raises:
         StateError: if a name is missing or unexpected, if a shape or dtype does not fit, or if a variable has several

@@ -237,8 +237,8 @@ def _read_shared(metadata: Mapping[str, str], entries: Mapping[str, Entry]) -> d
     the file, or if another name already is."""
     shared = json.loads(metadata.get(SHARED, "{}"))
     if not isinstance(shared, dict) or not all(
-        isinstance(other, str) and other in entries and name not in entries
-        for name, other in shared.items()
+        isinstance(first, str) and first in entries and other not in entries
+        for other, first in shared.items()
     ):
         raise ValueError(
             f"{SHARED} in its metadata must map names without a tensor to names of tensors in the file"

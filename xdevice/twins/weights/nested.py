@@ -93,7 +93,7 @@ def find_state(saved: Any, where: str) -> FoundState:
     filled = {key: state for key, state in states.items() if state}
     if len(filled) == 1 and not has_direct_weights:
         (key,) = filled
-        return FoundState(filled[key], key, _others(keys, [key]))
+        return FoundState(filled[key], key, left=_others(keys, [key]))
     # two states with the same names, such as a model and its moving average. If nothing else is in the dict, they are
     # treated as parts of one state, such as two equal layers
     if is_mixed and len({frozenset(state) for state in filled.values()}) < len(filled):
@@ -114,7 +114,7 @@ def find_state(saved: Any, where: str) -> FoundState:
             f"{where} contains no tensors: the value of {shown(key)} is of type "
             f"{type(dict(children).get(key)).__qualname__}; expected a dict of tensors by name"
         )
-    return FoundState(state, "", _others(keys, [*states, *direct_tensors]))
+    return FoundState(state, left=_others(keys, [*states, *direct_tensors]))
 
 
 def is_state(saved: Mapping[Any, Any]) -> bool:
@@ -134,7 +134,7 @@ def _with_collections(states: Mapping[str, dict[str, Any]], keys: list[str]) -> 
         if key in states and not state.keys() & states[key].keys():
             state |= states[key]
             taken.append(key)
-    return FoundState(state, " and ".join(taken), _others(keys, taken))
+    return FoundState(state, key=" and ".join(taken), left=_others(keys, taken))
 
 
 def _others(keys: Iterable[str], taken: Iterable[str]) -> tuple[str, ...]:
@@ -185,14 +185,14 @@ def _by_number(key: str) -> list[tuple[int, int | str]]:
 def _part(value: Any) -> _Part:
     """Returns the tensors in a value, at any depth, as a `_Part`."""
     if _is_tensor(value):
-        return _Part({"": value}, True)
+        return _Part({"": value}, is_pure=True)
     children = _children(value)
     # in the state of a PyTorch optimizer, the keys are ints, the numbers of the parameters; it is not read as tensors
     if children is None or (
         isinstance(value, Mapping) and not all(isinstance(key, str) for key, _ in children)
     ):
         # in JAX's containers, None means that there are no parameters
-        return _Part({}, value is None)
+        return _Part({}, is_pure=value is None)
     tensors: dict[str, Any] = {}
     is_pure = True
     for key, child in children:

@@ -198,14 +198,14 @@ def read_keras(path: str) -> Arrays:
                 archive.open("model.weights.h5") as inside,
                 h5py.File(inside) as file,
             ):
-                return dict(_variables_of_layers(file, ""))
+                return dict(_variables_of_layers(file, path=""))
         with h5py.File(path) as file:
             # a file of a whole model contains the weights in a group of this name
             weights = file.get("model_weights", file)
             return (
                 dict(_variables_of_keras_2(weights))
                 if "layer_names" in weights.attrs
-                else dict(_variables_of_layers(file, ""))
+                else dict(_variables_of_layers(file, path=""))
             )
     except (OSError, KeyError, ValueError) as error:
         raise FileFormatError(

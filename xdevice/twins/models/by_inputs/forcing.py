@@ -59,7 +59,7 @@ def find_counterparts(runs: Runs, preferred: Names, fixed: Names) -> ForcedRun:
     source. A pair in `fixed` is always used. A pair in `preferred` is used only if the inputs of the two layers do not
     contradict it. Raises `StateError` if the target cannot run with the outputs of the source's layers."""
     search = _Search(runs, preferred, fixed)
-    best = search.run_forced({})
+    best = search.run_forced(chosen={})
     while best.open and search.may_run_again:  # each run leaves fewer candidates
         next_run = search.run_forced(best.sure)
         # with the same certain layers, the next run would be the same again
@@ -206,7 +206,7 @@ class ForcedRun:
     def _substitute(self, call: Call, result: Any) -> Any:
         """Returns the value that replaces `result`, the result of a layer, in the rest of the target's run. This value
         is the outputs of the layer's counterpart, in the layout of `result`. Returns `result` itself if these outputs
-        cannot replace it."""
+        cannot replace it. Also records the counterpart, and a mismatch if the counterpart received another input."""
         # only layers with parameters have counterparts
         if call.path not in self._target_signatures:
             return result
@@ -297,8 +297,8 @@ class ForcedRun:
 
     def _choose(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Returns the path of the source's layer that is the counterpart of the target's layer at `path`; "" if it
-        cannot be determined. `own_input` is the first input of the target's layer, and `size` is the number of elements
-        in its output."""
+        cannot be determined. The result is also recorded in `chosen`, `sure` or `open`. `own_input` is the first input
+        of the target's layer, and `size` is the number of elements in its output."""
         # a layer that is called twice keeps its counterpart
         if path in self.chosen:
             return self.chosen[path]
@@ -315,7 +315,8 @@ class ForcedRun:
     def _pick(self, path: str, own_input: LayerInput | None, size: int) -> str:
         """Returns the path of the source's layer that best matches the target's layer at `path`; "" if no layer is
         clearly the best. Only layers with the same kind and shape are considered. The criteria are, in this order: the
-        same input, the preferred pair, and the similarity of the inputs."""
+        same input, the preferred pair, and the similarity of the inputs. Also records the layer in `ties` and, if its
+        counterpart is certain, in `sure`."""
         fitting = [
             source
             for source, signature in self._source_signatures.items()

@@ -90,7 +90,8 @@ def pair_by_inputs(runs: Runs, names: Names, values: Sequence[Values]) -> ByInpu
     for pairing in pairings:
         for number, values_of in enumerate(values):
             distance, computed = _try(runs, pairing, values_of)
-            result = ByInputs(pairing, computed, computed, number)
+            # in this run, the target already had the values that follow from the pairing
+            result = ByInputs(pairing, run=computed, with_values=computed, number=number)
             if distance <= runs.limit:
                 return result
             tried.append((distance, result))

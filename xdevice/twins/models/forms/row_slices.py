@@ -26,16 +26,17 @@ _KINDS: Final = ("embedding", "linear", "same")
 def split(names: Names) -> tuple[dict[str, str], Slices, Slices]:
     """Returns three dicts: `names` without the row selections in its paths, the rows that `names` selects in layers of
     the source, and the rows that it selects in layers of the target."""
+    # `_path_without_rows` fills both dicts
     ours: dict[str, slice] = {}
     theirs: dict[str, slice] = {}
     plain = {
-        _split(source_name, ours): _split(target_name, theirs)
+        _path_without_rows(source_name, ours): _path_without_rows(target_name, theirs)
         for source_name, target_name in names.items()
     }
     return plain, ours, theirs
 
 
-def _split(name: str, slices: dict[str, slice]) -> str:
+def _path_without_rows(name: str, slices: dict[str, slice]) -> str:
     """Returns the path in `name`. If `name` selects rows, adds them to `slices` under that path. For example, "wpe[2:]"
     adds slice(2, None) under the path "wpe"."""
     match = _PATH_AND_ROWS.fullmatch(name)
