@@ -158,7 +158,7 @@ class MxnetBackend(MxnetConversion, MxnetModels, MxnetReplicas, MxnetBlocking, B
         """Returns the kind of a device in place of its name, which MXNet does not report, and for a GPU its memory in
         bytes."""
         if device.kind != "gpu":
-            return DeviceInfo("cpu", None)
+            return DeviceInfo("cpu", memory=None)
         if self.virtual:
             return VIRTUAL_GPU
         _, total = mx.context.gpu_memory_info(device.index)

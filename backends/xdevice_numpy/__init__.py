@@ -69,7 +69,7 @@ class NumpyBackend(NumpyConversion, NumpyReplicas, Backend):
 
     def describe(self, device: Device) -> DeviceInfo:
         """Returns a description of the CPU: its name, and None for its memory, which NumPy does not report."""
-        return DeviceInfo("cpu", None)
+        return DeviceInfo("cpu", memory=None)
 
     def to_native(self, device: Device) -> str:
         """Returns "cpu", NumPy's name for its only device."""

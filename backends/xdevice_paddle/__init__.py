@@ -134,12 +134,12 @@ class PaddleBackend(
         """Returns the name of a device and its memory in bytes. The memory is None for the CPU,
         for virtual GPUs, and for devices of plugins and XPUs."""
         if device.kind != "gpu":
-            return DeviceInfo(device.kind, None)
+            return DeviceInfo(device.kind, memory=None)
         if self.virtual:
             return VIRTUAL_GPU
         # Paddle reports no properties of XPUs and of plugins' devices
         if self._gpu != "gpu":
-            return DeviceInfo(self._gpu, None)
+            return DeviceInfo(self._gpu, memory=None)
         properties = paddle.device.cuda.get_device_properties(device.index)
         return DeviceInfo(properties.name, properties.total_memory)
 

@@ -150,7 +150,7 @@ class TensorflowBackend(
         """Returns the name and the memory of a device. The memory is None, because TensorFlow
         does not report it."""
         if device.kind != "gpu":
-            return DeviceInfo(device.kind, None)
+            return DeviceInfo(device.kind, memory=None)
         if self.virtual:
             return VIRTUAL_GPU
         # the physical device of each logical device, in the order of the indices of the logical
@@ -161,7 +161,7 @@ class TensorflowBackend(
             for _ in tf.config.get_logical_device_configuration(physical) or (physical,)
         ]
         details = tf.config.experimental.get_device_details(owners[device.index])
-        return DeviceInfo(details.get("device_name", accelerators.kind()), None)
+        return DeviceInfo(details.get("device_name", accelerators.kind()), memory=None)
 
     def hardware(self) -> frozenset[str]:
         """Returns the words that users may write instead of "gpu" on this machine, such as

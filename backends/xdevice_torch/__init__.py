@@ -154,7 +154,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         """Returns the name of a device and the size of its memory in bytes. The size is None for the CPU, meta and
         virtual GPUs, and for a GPU if its vendor's module does not report the size."""
         if device.kind != "gpu":
-            return DeviceInfo(device.kind, None)
+            return DeviceInfo(device.kind, memory=None)
         if self.virtual:
             return VIRTUAL_GPU
         # `torch.mps` has no function that returns the name of its only device

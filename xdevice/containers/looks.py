@@ -228,7 +228,7 @@ def _search(x: Any) -> Iterator[Inner]:
 def _step_as_code(form: str, key: Any) -> str:
     """Returns one step of a path as code, such as `[0]` or `.x`. `form` is either complete, such as `.x`, or ends with
     `[{}]`. In the second case, the `repr` of `key` replaces the `{}`."""
-    return form.replace("{}", shown(key, None)) if form.endswith("[{}]") else form
+    return form.replace("{}", shown(key, limit=None)) if form.endswith("[{}]") else form
 
 
 def _too_large(x: Any) -> ContainerError:

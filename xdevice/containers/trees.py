@@ -351,7 +351,7 @@ def refuse_stranger(
 
 def is_container(x: object) -> bool:
     """Whether `x` is a container, that is, not a leaf."""
-    return way_of(x, False) is not None
+    return way_of(x, keep_movers=False) is not None
 
 
 def leaves(x: object) -> list[Leaf]:
@@ -363,7 +363,7 @@ def leaves(x: object) -> list[Leaf]:
 def path_text(keys: Iterable[Any]) -> str:
     """Returns the path that consists of these keys, in the form that follows the container's name: `['x'][1]`."""
     return "".join(
-        f".{key}" if type(key) is Attribute else f"[{shown(key, None)}]" for key in keys
+        f".{key}" if type(key) is Attribute else f"[{shown(key, limit=None)}]" for key in keys
     )
 
 
@@ -471,7 +471,7 @@ def _rebuild(
     a container with such a leaf is rebuilt even if nothing in it has changed. `done` maps the `id` of each rebuilt
     container to its node, its new children and the new container. So a container in two places remains a single
     container."""
-    container, way, _, children, inner = node
+    container, way, keys, children, inner = node
     # not None if this container was already rebuilt in another place. If `flatten` was called with `once`, both places
     # have the same node, and its leaves are in `changed` only once. Otherwise each place has its own node and leaves
     earlier_node, earlier_children, earlier_twin = done.get(id(container), (None, None, None))
@@ -491,7 +491,8 @@ def _rebuild(
     if earlier_children is not None and all(map(is_, earlier_children, new)):
         return earlier_twin
     if way is SELF_REFERRING:
-        return fill_attributes(done[id(container)][2], container, node[2], new)
+        _, _, unfilled = done[id(container)]
+        return fill_attributes(unfilled, container, keys, new)
     twin = container
     # if none of these conditions is met, nothing in this container has changed, so the new outer
     # container shares it with the old one

@@ -133,7 +133,7 @@ def use_derived_generator() -> None:
     """Makes the current context, which belongs to a task, use a new generator, derived from the generator that the task
     uses now. Each call derives a different generator."""
     source = current_source()
-    entered.set((*entered.get(), NumberSource(source.numbers.for_task(), None)))
+    entered.set((*entered.get(), NumberSource(source.numbers.for_task(), key=None)))
 
 
 @contextmanager

@@ -538,7 +538,8 @@ def _classify(cls: type) -> Owned | None:
         # Keras's classes belong to the framework on which it runs
         if root in GUESTS:
             break
-    return Owned(owner, None) if owner is not None else None  # type: ignore[arg-type]
+    # without a kind, for a type such as a framework's device or dtype
+    return Owned(owner, kind=None) if owner is not None else None  # type: ignore[arg-type]
 
 
 def _owner_of_module(root: str) -> Backend | None:

@@ -282,7 +282,7 @@ def _summary(times: list[float], clock: Literal["device", "host"]) -> Measuremen
     """Returns the `Measurement` of these times, which were measured by `clock`."""
     # `quantiles` needs two times; a single time is used as all three quartiles
     low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
-    return Measurement(median(times), high - low, tuple(times), clock)
+    return Measurement(median(times), spread=high - low, times=tuple(times), clock=clock)
 
 
 def _only_gpu(targets: tuple[object, ...]) -> Device | None:

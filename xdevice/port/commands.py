@@ -176,7 +176,7 @@ def scan(examined: Examined, by: str) -> None:
 
     click.echo("\n".join([*summary_lines(examined), ""]))
     _show_table(examined, by)
-    _print_unreadable_and_exit(examined, 0)
+    _print_unreadable_and_exit(examined, status=0)
 
 
 @click.command(short_help="Rewrite device code so that it is vendor-neutral.")
@@ -322,7 +322,9 @@ def lint(
         if baseline_to is not None:
             baseline_to.write_text(lint_module.baseline_text(findings), encoding="utf-8")
             click.echo(f"findings written to {baseline_to}: {len(findings)}", err=True)
-            _print_unreadable_and_exit(examined, 0)  # ends the program: no findings are shown
+            _print_unreadable_and_exit(
+                examined, status=0
+            )  # ends the program: no findings are shown
 
         def findings_to_show(findings: list[Finding]) -> list[Finding]:
             """Returns the findings to show. Findings that the revision or the baseline already contained are left out.
@@ -353,7 +355,7 @@ def lint(
     # if files could not be read, the text "nothing found" would be wrong; all other formats need a document in any case
     if shown or not examined.unreadable or output_format != "text":
         click.echo(FORMATS[output_format](shown), nl=False)
-    _print_unreadable_and_exit(examined, 1 if shown else 0)
+    _print_unreadable_and_exit(examined, status=1 if shown else 0)
 
 
 def _refuse_fix(paths: tuple[Path, ...], baseline_to: Path | None) -> None:

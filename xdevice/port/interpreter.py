@@ -558,7 +558,7 @@ class Interpreter(Inference):
     def _lambda(self, node: ast.Lambda) -> Value:
         """Returns the value of a lambda, which is a function without a name. Its body is
         interpreted as a separate task."""
-        function = self._function_of(node, "<lambda>", None)
+        function = self._function_of(node, "<lambda>", owner=None)
         self._read_defaults(function)
         return make_value("function", function)
 

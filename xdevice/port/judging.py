@@ -48,14 +48,16 @@ def proven(why: str, edits: Edits, *consumed: ast.AST, since: str = "") -> Judge
     `consumed` are nodes inside the use that are rewritten together with the use, and are therefore not separate sites.
     `since` is the oldest release of PyTorch that has the new words; "" means every release.
     """
-    return Judgement("rewritten", why, "", "proven", edits, since, consumed)
+    return Judgement(
+        "rewritten", why, grade="proven", edits=edits, since=since, consumed=consumed
+    )
 
 
 def safe(why: str, edits: Edits, code: str = "XD161", since: str = "") -> Judgement:
     """Returns the judgement that a use is rewritten, and that the edits depend on an assumption. If
     the assumption is wrong, the new text raises an error. `code` identifies the assumption; the
     default, XD161, means that the argument of the call is assumed to be a device."""
-    return Judgement("rewritten", why, code, "safe", edits, since)
+    return Judgement("rewritten", why, code, grade="safe", edits=edits, since=since)
 
 
 # reasons (strings) and judgements that several rules use

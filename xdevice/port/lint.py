@@ -531,7 +531,9 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
     # a shortcut: most files contain no such comment, and it takes long to read tokens
     if b"xdevice:" not in source.text:
         return
-    cells = source.cells if source.cells is not None else [Cell(1, source.text.decode())]
+    cells = (
+        source.cells if source.cells is not None else [Cell(line=1, text=source.text.decode())]
+    )
     for cell in cells:
         # after the error, a cell that is not Python has no findings to ignore
         with suppress(tokenize.TokenError, SyntaxError):

@@ -183,7 +183,7 @@ def hits(module: PythonModule) -> Iterator[Hit]:
                 # code, whose rule is disabled by default
                 if is_test and code in _IN_TESTS:
                     code, text = "XD403", f"{text} (in a test)"
-                all_hits.append(Hit(code, node, text, parts[0] if parts else node))
+                all_hits.append(Hit(code, node, text, part=parts[0] if parts else node))
     # after all rules have run, because the tests that guard findings are findings themselves
     guards = _guards(view, all_hits)
     for hit in all_hits:

@@ -134,7 +134,7 @@ def _removal_edit(
     text = module.source.text
     left = [alias for alias in node.names if alias not in gone]
     if left:
-        new = ast.unparse(ast.ImportFrom(node.module, left, 0))
+        new = ast.unparse(ast.ImportFrom(node.module, left, level=0))
         return Edit(start, rank=-end, end=end, text=new)
     # the beginning of the line, and the rest of the line if the rest is blank
     line_start = text.rfind(b"\n", 0, start) + 1

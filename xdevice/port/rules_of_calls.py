@@ -364,7 +364,7 @@ def device_list(use: Use) -> Judgement:
         case ast.Subscript(slice=index) if is_number(index) and use.idiom.name == "jax.devices":
             return proven(
                 "only one item of the list is used",
-                use.replace_around(index, "xdevice.native.gpu(", ")", use.parent),
+                use.replace_around(index, "xdevice.native.gpu(", ")", node=use.parent),
             )
     return left_open("the list contains the framework's own device objects", "XD155")
 

@@ -441,7 +441,7 @@ class _Sorted:
                 undo.append(partial(move_back, backend, value, list(whole.places())))
                 done[id(value)] = whole.move(place)
             if parts:
-                _pair(backend, parts, done[id(value)], done)
+                _pair(backend, parts, twin=done[id(value)], done=done)
         return done
 
     def _move_strangers(
@@ -575,7 +575,7 @@ def _move(
             # error
             if any(map(is_, moved, unmoved)):
                 moved = [
-                    leaves.require_new(backend, x, new, "moving")
+                    leaves.require_new(backend, x, new, verb="moving")
                     for x, new in zip(unmoved, moved, strict=True)
                 ]
         # all leaves have moved: looking each of them up in `done` would take 10 % longer

@@ -155,7 +155,9 @@ def _require_there(
 ) -> None:
     """Raises `DTypeError` if tensors of the target cannot have the dtype of `x` on the device `place`. Raises
     `SharingError` if `copy` is False and `x` is on another device than `place`. `source` is the backend of `x`."""
-    require_dtype(target, dtype_of(source, x), "the tensor", "cast it first", place=place)
+    require_dtype(
+        target, dtype_of(source, x), what="the tensor", instead="cast it first", place=place
+    )
     if copy is False and source.device_of(x) is not place:
         raise SharingError(
             f"the tensor is on {source.device_of(x)}, so its memory cannot be shared on {place}; pass copy=None to copy"
@@ -267,7 +269,7 @@ def _require(target: Backend, device: Device, dtype: str) -> None:
         raise DeviceNotFoundError(
             f"{error}; without device=, convert keeps the device: pass device=, or move the tensor first"
         ) from None
-    require_dtype(target, dtype, "the tensor", "cast it first", place=device)
+    require_dtype(target, dtype, what="the tensor", instead="cast it first", place=device)
 
 
 # sharing memory

@@ -539,7 +539,12 @@ def _require(backend: Backend, dtype: str, place: Device) -> None:
     """Raises `DTypeError` if tensors of the backend cannot have this dtype on the device."""
     # if an adapter narrows a dtype, the adapter itself refuses the values that do not fit
     require_dtype(
-        backend, dtype, "the dtype", "use another dtype", place=place, may_narrow=True
+        backend,
+        dtype,
+        what="the dtype",
+        instead="use another dtype",
+        place=place,
+        may_narrow=True,
     )
 
 

@@ -45,7 +45,7 @@ def move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return (
             x
             if is_on(backend, x, target)
-            else require_new(backend, x, backend.move(x, target), "moving")
+            else require_new(backend, x, backend.move(x, target), verb="moving")
         )
     if kind == "symbol":
         return backend.move(x, target)
@@ -56,7 +56,7 @@ def start_move(backend: Backend, kind: str, x: Any, target: Device) -> Any:
     """Returns `x`, a tensor, symbol or model (`kind`), on the device `target`, as `move` does, but may return before
     the values of a tensor have been copied."""
     if kind == "tensor" and not is_on(backend, x, target):
-        return require_new(backend, x, backend.start_move(x, target), "moving")
+        return require_new(backend, x, backend.start_move(x, target), verb="moving")
     return move(backend, kind, x, target)
 
 
@@ -75,8 +75,10 @@ def copy(backend: Backend, kind: str, x: Any, target: Device) -> Any:
         return backend.copy(x, target)
     if kind == "model":
         twin = unlisted.WholeModel(backend, x).copy(target)
-        return require_new(backend, x, twin, "copying")
-    return _with_own_attributes(x, require_new(backend, x, backend.copy(x, target), "copying"))
+        return require_new(backend, x, twin, verb="copying")
+    return _with_own_attributes(
+        x, require_new(backend, x, backend.copy(x, target), verb="copying")
+    )
 
 
 def leaf(backend: Backend, x: Any, target: Device) -> Any:

@@ -328,7 +328,7 @@ def move_back(
             note(
                 error,
                 f"{len(moved)} of the {len(before)} variables of {name} have moved and were not moved back: "
-                f"{listed(moved, 3)}",
+                f"{listed(moved, limit=3)}",
             )
     except Exception:
         note(error, f"some of the variables of {name} may have moved")

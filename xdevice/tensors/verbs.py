@@ -245,7 +245,7 @@ def to_device(x: T, device: object, non_blocking: bool = False, **misspelled: No
     except (UnsupportedError, TypeError):
         pass
     moved: T = contents.transfer(
-        x, target, leaves.start_move if non_blocking else leaves.move, "move"
+        x, target, leaves.start_move if non_blocking else leaves.move, verb="move"
     )
     return moved
 
@@ -265,7 +265,7 @@ def copy_to(x: T, device: object) -> T:
         >>> xdevice.copy_to(x, "cpu") is x
         False
     """
-    copied: T = contents.transfer(x, devices.parse(device), leaves.copy, "copy")
+    copied: T = contents.transfer(x, devices.parse(device), leaves.copy, verb="copy")
     return copied
 
 

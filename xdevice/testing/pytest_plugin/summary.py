@@ -137,9 +137,9 @@ class Summary:
             f"{name} {self._version(name)} ({_outcomes(self._counts[name])})"
             for name in self._ran
         )
-        line = f"xdevice: {ran or 'no backend was run, which is a failure'}; not run: {', '.join(self._not_run())}"
+        last_line = f"xdevice: {ran or 'no backend was run, which is a failure'}; not run: {', '.join(self._not_run())}"
         # the end is removed if it names nothing
-        terminalreporter.write_line(line.removesuffix("; not run: "), red=not ran)
+        terminalreporter.write_line(last_line.removesuffix("; not run: "), red=not ran)
 
     def _version(self, name: str) -> str:
         """Returns the version of a backend's framework: the loaded version if the framework was loaded, otherwise the

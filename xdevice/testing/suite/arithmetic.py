@@ -199,6 +199,7 @@ class ArithmeticChecks(Suite):
             return self.samples.add(inputs[0], stopped[0]), stopped
 
         try:
+            # False: the results are not differentiated again
             value, (slope,), (stopped_x,) = self.adapter.value_and_grad([x], call, False)
         except UnsupportedError:
             return
