@@ -182,7 +182,7 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
         # for an array on one device, the key contains the device instead of the sharding, because comparing shardings
         # in Python takes twice as long
         key = getattr(sharding, _DEVICE, sharding), sharding.memory_kind
-        return self._places.get(key) or self._find(key, sharding)
+        return self._places.get(key) or self._find_device(key, sharding)
 
     def move(self, x: jax.Array, device: Device) -> jax.Array:
         """Returns a copy of `x` on another device. The copy goes through page-locked memory if that is faster."""
@@ -372,7 +372,9 @@ class JaxBackend(JaxConversion, JaxReplicas, JaxBlocking, Backend):
             devices.HARDWARE.update(self.hardware())
         return self._natives
 
-    def _find(self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding) -> Device:
+    def _find_device(
+        self, key: tuple[Any, str | None], sharding: jax.sharding.Sharding
+    ) -> Device:
         """Returns the device of an array with this sharding, and caches it under `key`, which `device_of` has computed.
         Raises `UnsupportedError` for an array on several devices, and for an array outside the device's default
         memory."""

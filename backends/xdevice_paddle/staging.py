@@ -80,13 +80,13 @@ def to_gpu(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
     if not _is_possible():
         return None
     copy = _empty(x.shape, x.dtype, place)
-    return _flagged(copy, x) if _to_gpu(x, x.data_ptr(), copy, place) else None
+    return _with_name_and_flag(copy, x) if _to_gpu(x, x.data_ptr(), copy, place) else None
 
 
 def wait(place: Any) -> None:
     """Waits until all copies that `put` and `to_gpu` have started to the GPU at `place` are
     done."""
-    _current(place).synchronize()
+    _current_stream(place).synchronize()
 
 
 def moved(x: paddle.Tensor, place: Any) -> paddle.Tensor | None:
@@ -119,7 +119,7 @@ def _on_host(x: paddle.Tensor) -> paddle.Tensor | None:
     is_done = ring.to_host(
         x, x.data_ptr(), copy, copy.data_ptr(), size(x), _stream(_gpu(x.place))
     )
-    return _flagged(copy, x) if is_done else None
+    return _with_name_and_flag(copy, x) if is_done else None
 
 
 def _gpu(place: Any) -> Any | None:
@@ -130,7 +130,7 @@ def _gpu(place: Any) -> Any | None:
     return place if isinstance(place, paddle.CUDAPlace) else None
 
 
-def _flagged(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
+def _with_name_and_flag(copy: paddle.Tensor, x: paddle.Tensor) -> paddle.Tensor:
     """Sets the name and the flag `persistable` of `copy` to those of `x`, as Paddle's own copies
     do, and returns `copy`."""
     copy.name, copy.persistable = x.name, x.persistable
@@ -145,11 +145,11 @@ def _to_gpu(owner: Any, source: int, target: paddle.Tensor, place: Any) -> bool:
 
 def _stream(place: Any) -> int:
     """Returns CUDA's handle of the current stream of a GPU."""
-    handle: int = _current(place).stream_base.cuda_stream
+    handle: int = _current_stream(place).stream_base.cuda_stream
     return handle
 
 
-def _current(place: Any) -> Any:
+def _current_stream(place: Any) -> Any:
     """Returns Paddle's current stream of a GPU."""
     return paddle.device.current_stream(place)
 

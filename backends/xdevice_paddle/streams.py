@@ -91,11 +91,11 @@ def keep(x: paddle.Tensor, stream: Any) -> None:
     """Keeps `x` alive until nothing else refers to `x`, and the stream has finished all work that was submitted to it
     before that time."""
     with _lock:
-        _let_go()
+        _release_finished()
         _used.append((x, stream))
 
 
-def _let_go() -> None:
+def _release_finished() -> None:
     """Releases each tensor in `_ending` if its event has happened. If only this module still refers to a tensor in
     `_used`, moves the tensor into `_ending`, with a new event."""
     _ending[:] = [entry for entry in _ending if not entry[1].has_happened()]

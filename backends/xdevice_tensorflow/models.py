@@ -100,8 +100,8 @@ def move(model: Any, device: Device, backend: Models) -> None:
     for variable in moving:
         _require_plain(variable, backend)
     traces = _traces_of(moving, backend)
-    # in each pair, the old handle is read before `_swap` replaces it
-    handles = [(variable.handle, _swap(variable, native)) for variable in moving]
+    # in each pair, the old handle is read before `_replace_handle` replaces it
+    handles = [(variable.handle, _replace_handle(variable, native)) for variable in moving]
     moved: _Memo = {id(old): new for old, new in handles}
     for holder, key, value in parts.constants(model):
         if not value.device.endswith(native[1:]):
@@ -149,10 +149,10 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
     }
     if not handles:
         return []
-    traces, are_piped = _capturing(handles)
+    traces, are_piped = _traces_that_captured(handles)
     if are_piped:
         gc.collect()  # an exhausted pipeline may be alive only because of reference cycles
-        traces, are_piped = _capturing(handles)
+        traces, are_piped = _traces_that_captured(handles)
     if are_piped:
         raise backend.unsupported(
             "moving a variable that a tf.data pipeline reads",
@@ -161,7 +161,7 @@ def _traces_of(moving: list[tf.Variable], backend: Models) -> list[Any]:
     return traces
 
 
-def _capturing(handles: set[int]) -> tuple[list[Any], bool]:
+def _traces_that_captured(handles: set[int]) -> tuple[list[Any], bool]:
     """Returns two values: the traced functions that have captured a handle whose `id` is in `handles`, and whether a
     tf.data pipeline uses one of these functions."""
     everything = gc.get_objects()
@@ -201,7 +201,7 @@ def _require_plain(variable: tf.Variable, backend: Models) -> None:
         )
 
 
-def _swap(variable: tf.Variable, native: str) -> Any:
+def _replace_handle(variable: tf.Variable, native: str) -> Any:
     """Allocates new memory for a variable on a device, copies the value, and returns the new
     handle. The variable stays the same object."""
     old = variable.handle

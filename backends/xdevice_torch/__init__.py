@@ -227,7 +227,9 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         `UnsupportedError` if the device type is not "cpu", "meta" or the type of the GPUs that xdevice calls
         `gpu:i`."""
         if native.type == self._gpu:
-            return devices.of("gpu", self._current() if native.index is None else native.index)
+            return devices.of(
+                "gpu", self._current_index() if native.index is None else native.index
+            )
         # a device of another vendor: xdevice cannot wait for its work
         if native.type not in self.kinds:
             raise self.unsupported(
@@ -593,7 +595,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         there is none."""
         return getattr(torch, self._gpu, None)
 
-    def _current(self) -> int:
+    def _current_index(self) -> int:
         """Returns the index of this thread's current GPU, or 0 if there is no GPU."""
         # MPS has only one device, and without a GPU PyTorch's functions would raise an error
         if self._gpu == "mps" or not self._gpus:

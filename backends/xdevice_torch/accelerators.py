@@ -49,8 +49,8 @@ def detect() -> tuple[str, int]:
     0) if there is no accelerator. After this call, users may write this name for the device."""
     from xdevice.contract.accelerators import choose
 
-    current = _current()
-    # a plugin hides the built-in accelerators from `_current`, so they are counted too
+    current = _current_type()
+    # a plugin hides the built-in accelerators from `_current_type`, so they are counted too
     names = _BUILT_IN if current is None else (current, *_BUILT_IN)
     # a dict, because `current` may also be one of the built-in accelerators
     counts = {name: _count(name) for name in dict.fromkeys(names)}
@@ -86,7 +86,7 @@ def waiter(name: str) -> Callable[[int], None] | None:
     # `torch.accelerator` waits only for the current accelerator; for a built-in accelerator it
     # would wait a second time
     generic_wait = None
-    if name not in _BUILT_IN and name == _current():
+    if name not in _BUILT_IN and name == _current_type():
         generic_wait = torch.accelerator.synchronize
     waits = [wait for wait in (vendor_wait, generic_wait) if wait is not None]
 
@@ -108,7 +108,7 @@ def lacks(name: str, index: int) -> frozenset[str]:
     If an accelerator is not in `_LACKS`, only float64 and complex128 are looked up in PyTorch's list of supported
     dtypes. Some vendors support the small integers and the 8-bit floats, but omit them from this list.
     """
-    if name in _LACKS or name != _current():
+    if name in _LACKS or name != _current_type():
         return _LACKS.get(name, frozenset())
     try:
         listed: Any = torch.accelerator.get_device_capability(index)["supported_dtypes"]
@@ -135,7 +135,7 @@ def started_lazy_type() -> str | None:
     return "lazy"
 
 
-def _current() -> str | None:
+def _current_type() -> str | None:
     """Returns the type of the accelerator that PyTorch reports as the current one, or None if
     there is none."""
     try:

@@ -30,19 +30,19 @@ def first_lost_key(model: Module, extra: Iterable[str]) -> str | None:
     """Returns the first key in `extra` that belongs to a module without `set_extra_state`, or None if there is no such
     key. The entry with this key cannot be loaded. `extra` contains the keys of the extra states in the state dict of
     `model`."""
-    takers = _takers(model)
+    takers = _modules_that_load(model)
     return next((name for name in extra if name not in takers), None)
 
 
 def take(model: Module, state: Mapping[str, torch.Tensor]) -> None:
     """Loads the extra states in `state`, a state dict of `model`. If `state` contains the extra state of a module,
     passes this extra state to the module's `set_extra_state`."""
-    for name, module in _takers(model).items():
+    for name, module in _modules_that_load(model).items():
         if name in state:
             module.set_extra_state(state[name])
 
 
-def _takers(model: Module) -> dict[str, Module]:
+def _modules_that_load(model: Module) -> dict[str, Module]:
     """Returns a dict of the modules in `model` that have a `set_extra_state`. The key of a module is the key of its
     extra state in the state dict of `model`."""
     return {

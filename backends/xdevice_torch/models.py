@@ -167,7 +167,7 @@ def move(model: Any, native: torch.device) -> Any:
 
 
 @contextmanager
-def _trainable() -> Iterator[None]:
+def _outside_inference_mode() -> Iterator[None]:
     """A block in which inference mode is disabled, because tensors that are created in inference mode cannot be trained
     later. If inference mode was enabled before, no operation in the block is recorded for gradients."""
     if not torch.is_inference_mode_enabled():
@@ -182,7 +182,7 @@ def copied(model: Module, native: torch.device) -> Any:
     `UnsupportedError` if PyTorch cannot copy or move the module."""
     _refuse_script(model, native)
     # `deepcopy` uses the object in its memo, if there is one, instead of copying the original
-    memo = {id(x): x.detach().clone() for x in _results(model)}
+    memo = {id(x): x.detach().clone() for x in _recorded_results(model)}
     try:
         # otherwise the copies of TorchScript's tensors would be results of recorded operations,
         # and could not be trained
@@ -217,7 +217,7 @@ def _recomputed_names(module: Module) -> Iterator[str]:
             yield name
 
 
-def _results(model: Module) -> Iterator[torch.Tensor]:
+def _recorded_results(model: Module) -> Iterator[torch.Tensor]:
     """Yields each tensor of a module that is the result of recorded operations. `copy.deepcopy` refuses to copy such
     tensors."""
     for module in model.modules():
@@ -531,14 +531,14 @@ class TorchModels(Models):
     def move_model(self, model: Any, device: Device) -> Any:
         """Moves a module or an optimizer in place. Returns `model`, or another object if the
         module's own `to` returns one."""
-        with _trainable():
+        with _outside_inference_mode():
             return move(model, self.to_native(device))
 
     def copy_model(self, model: Any, device: Device) -> Any:
         """Returns a copy of a module on a device. The copy shares no memory with the module.
         Raises `UnsupportedError` for an optimizer."""
         if isinstance(model, torch.nn.Module):
-            with _trainable():
+            with _outside_inference_mode():
                 return copied(model, self.to_native(device))
         raise self.no_copy_of_optimizer(
             "copy the model, make an optimizer for the copy, and load the state with load_state_dict()"

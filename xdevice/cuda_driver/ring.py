@@ -281,7 +281,7 @@ class _Copy:
             stream = self.gpu.stream if self.stream is None else ctypes.c_void_p(self.stream)
             with _Current(self.gpu):
                 try:
-                    self._steps(slots, stream)
+                    self._copy_chunks(slots, stream)
                 finally:
                     self.end()
         except BaseException as error:
@@ -290,7 +290,7 @@ class _Copy:
         finally:
             self._ended.put(None)
 
-    def _steps(self, slots: SimpleQueue[_Slot], stream: Any) -> None:
+    def _copy_chunks(self, slots: SimpleQueue[_Slot], stream: Any) -> None:
         """Copies chunks, each through a free buffer from `slots` and on `stream`, until no chunk is left or another
         thread has failed."""
         while self.error is None:

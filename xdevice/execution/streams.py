@@ -191,11 +191,11 @@ class Stream:
             )
         # all tensors are checked before the first one is kept, so an error changes nothing
         for leaf in tensors:
-            self._check(leaf.value, f"x{leaf.path}")
+            self._check_tensor(leaf.value, f"x{leaf.path}")
         for leaf in tensors:
             self.backend.keep_for(leaf.value, self.native)
 
-    def _check(self, x: Any, name: str) -> None:
+    def _check_tensor(self, x: Any, name: str) -> None:
         """Raises `UnsupportedError` if the tensor `x` belongs to another backend than this
         stream, and `DeviceMismatchError` if it is on another device. `name` is the name of the tensor in the error."""
         owner = registry.owner_of(type(x))

@@ -345,7 +345,7 @@ class _Sorted:
             # tensors were checked above, and data stays on the host
             if kind == "tensor" or id(value) in self.data:
                 continue
-            _require(backend, requested, self.x, value)
+            _require_device(backend, requested, self.x, value)
             # iterating raises the error of a model that has no variables yet
             if kind == "model":
                 list(backend.model_devices(value))
@@ -354,7 +354,7 @@ class _Sorted:
             # the object is moved by a method of its type, or by a function that was registered
             # for the type
             if stranger.moves:
-                _require(stranger, requested, self.x, stranger.x)
+                _require_device(stranger, requested, self.x, stranger.x)
             # nothing says how to copy it, so it is refused even if it is on the device already
             elif is_copy:
                 raise stranger.refusal(tree.path(i) or "it", target, is_copy)
@@ -441,7 +441,7 @@ class _Sorted:
                 undo.append(partial(move_back, backend, value, list(whole.places())))
                 done[id(value)] = whole.move(place)
             if parts:
-                _pair(backend, parts, twin=done[id(value)], done=done)
+                _pair_parts(backend, parts, twin=done[id(value)], done=done)
         return done
 
     def _move_strangers(
@@ -527,13 +527,13 @@ def _tensors_to_move(
             return None
         # `cuda:1` is checked even if nothing moves: `gpu:1` may be other hardware
         if candidates or target is not requested:
-            _require(backend, requested, x, leaf)
+            _require_device(backend, requested, x, leaf)
         if candidates:
             away[backend] = [*away[backend], *candidates] if backend in away else candidates
     return away
 
 
-def _require(owner: Backend | Stranger, requested: Device, x: Any, leaf: Any) -> None:
+def _require_device(owner: Backend | Stranger, requested: Device, x: Any, leaf: Any) -> None:
     """Raises `DeviceNotFoundError`, with the path of `leaf` in `x`, if the leaf cannot be on the device `requested`.
     `owner` is the backend of the leaf, and this backend must have the device. For an object of an unknown type, `owner`
     is a `Stranger`, and the backends of all its tensors must have the device."""
@@ -585,7 +585,7 @@ def _move(
     return [done.get(id(leaf), leaf) for leaf in old]
 
 
-def _pair(backend: Backend, old: list[Any], twin: Any, done: dict[int, Any]) -> None:
+def _pair_parts(backend: Backend, old: list[Any], twin: Any, done: dict[int, Any]) -> None:
     """Adds the parts of `twin`, the moved or copied model, to `done`. They replace the parts of the original model
     (`old`) everywhere in the container. If an old part has a replacement already, because another model shares the
     part, this replacement is put into `twin`, too. Does nothing if `twin` has a different number of parts."""

@@ -224,7 +224,7 @@ def _convert(source: Backend, kind: str, x: Any, target: Backend, copy: bool | N
     if source is target:
         return source.copy(plain, device) if copy else plain
     dtype = dtype_of(source, x)
-    _require(target, device, dtype)
+    _require_device_and_dtype(target, device, dtype)
     # without elements there is no memory to share
     if 0 in x.shape:
         import numpy
@@ -260,7 +260,7 @@ def _refuse_non_tensor(source: Backend, kind: str, x: Any) -> None:
         raise symbol_error(source, f"this {type(x).__qualname__}")
 
 
-def _require(target: Backend, device: Device, dtype: str) -> None:
+def _require_device_and_dtype(target: Backend, device: Device, dtype: str) -> None:
     """Raises `DeviceNotFoundError` if the target lacks the device, and `DTypeError` if it lacks
     the dtype there."""
     try:

@@ -72,7 +72,7 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
     # the most frequent case, for which the steps below are unnecessary: an array of float32 or
     # of ints
     if dtype is None and not floats.setting() and (name := _dtype_without_cast(data)):
-        _require(backend, name, place)
+        _require_dtype(backend, name, place)
         return backend.from_numpy(data, place)
     # NumPy cannot read every tensor in a list
     data = _with_arrays(data)
@@ -80,7 +80,7 @@ def tensor_of(backend: Backend, data: Any, device: object, dtype: object) -> Any
     wanted = (
         dtype_name(dtype) if dtype is not None else _dtype_of_data(backend, place, data, array)
     )
-    _require(backend, wanted, place)
+    _require_dtype(backend, wanted, place)
     numbers = _cast(_with_exact_ints(data, array, wanted), wanted)
     # `jitter_if_requested` changes the numbers only if XDEVICE_FLOATS requests that
     return backend.from_numpy(floats.jitter_if_requested(numbers), place)
@@ -251,7 +251,7 @@ def as_default_dtype(
         return None
     # passed twice: `array` is the data, and also the array that is created from the data
     wanted = _default_dtype(array, array)
-    _require(backend, wanted, place)
+    _require_dtype(backend, wanted, place)
     return _cast(_host_array(array), wanted)
 
 
@@ -297,7 +297,7 @@ def _full(
     backend = selection.current()
     place = place_for(backend, device)
     wanted = dtype_name(dtype) if dtype is not None else default_dtype_on(backend, place)
-    _require(backend, wanted, place)
+    _require_dtype(backend, wanted, place)
     return backend.full(shape_of(shape, wanted), value, place, wanted)
 
 
@@ -535,7 +535,7 @@ def _is_masked(x: Any) -> bool:
     return mask is not None and not callable(mask) and hasattr(x, "dtype")
 
 
-def _require(backend: Backend, dtype: str, place: Device) -> None:
+def _require_dtype(backend: Backend, dtype: str, place: Device) -> None:
     """Raises `DTypeError` if tensors of the backend cannot have this dtype on the device."""
     # if an adapter narrows a dtype, the adapter itself refuses the values that do not fit
     require_dtype(

@@ -198,7 +198,7 @@ class WholeModel:
     def move(self, target: Device) -> Any:
         """Moves the model to the device `target` in place, with all its contents. Returns the model, or the object that
         the framework's own move returns instead."""
-        self._check(target)
+        self._check_move(target)
         moved = self._backend.move_model(self._model, target)
         moved = self._model if moved is None else moved
         self._move_unlisted(moved, target, is_copy=False)
@@ -208,13 +208,13 @@ class WholeModel:
         """Returns a copy of the model, with all its contents, on the device `target`."""
         twin = self._backend.copy_model(self._model, target)
         # checked after the copy, because for an optimizer, the error from `copy_model` is better
-        self._check(target)
+        self._check_move(target)
         # `leaves.copy` raises the error if the model returns itself
         if twin is not self._model:
             self._move_unlisted(twin, target, is_copy=True)
         return twin
 
-    def _check(self, target: Device) -> None:
+    def _check_move(self, target: Device) -> None:
         """Checks that the model can be moved to the device `target`, without moving anything. Raises
         `DeviceNotFoundError` if a framework lacks the device, and `ContainerError` if tensors that must move are in a
         container that cannot be rebuilt. Raises `UnsupportedError` if the model is an optimizer and one of its
