@@ -283,7 +283,7 @@ class Carrier:
         if _is_empty(operand):
             return operand.value
         y, is_shared = self._as_writable(operand)
-        total = self.reduce(y, dtype_of(operand), op, weight, "all_reduce")
+        total = self.reduce(y, dtype_of(operand), op, weight, verb="all_reduce")
         return self._store_result(operand, y, is_shared, total)
 
     def reduce_scatter(self, operand: Operand, op: str) -> Any:
@@ -296,7 +296,7 @@ class Carrier:
         # the engine may write to `y`, but this collective must not change the caller's tensor
         if is_shared:
             y = self.backend.copy(y, self.backend.device_of(y))
-        part = self.reduce(y, dtype_of(operand), op, None, "reduce_scatter")
+        part = self.reduce(y, dtype_of(operand), op, weight=None, verb="reduce_scatter")
         return self._to_framework(part, operand.backend)
 
     def start_mean(self, y: Any, dtype: str, weight: Weight | None) -> Callable[[], Any]:

@@ -81,12 +81,12 @@ def all_reduce(session: Session, x: Any, op: str, weight: float | None) -> Any:
     # runs after the vote, which sets `weight_and_total`
     def job() -> dict[int, Any]:
         """Reduces the tensors, and returns a dict that maps the `id` of each tensor to its result."""
-        # the first function reduces one tensor, and the second reduces a vector of several small
-        # tensors
         return carrier.run_one_by_one_or_packed(
             unique,
-            lambda operand: carrier.all_reduce(operand, op, weight_and_total),
-            lambda y, dtype: carrier.reduce(y, dtype, op, weight_and_total, "all_reduce"),
+            run_one=lambda operand: carrier.all_reduce(operand, op, weight_and_total),
+            run_packed=lambda vector, dtype: carrier.reduce(
+                vector, dtype, op, weight_and_total, verb="all_reduce"
+            ),
         )
 
     with session.exclusive("all_reduce"):
@@ -103,10 +103,10 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_REDUCTION):
         return x
     x = registry.as_array(x)
-    operands = _sorted_by_path(leaves_in(x, "x", "broadcast"))
+    operands = _sorted_by_path(leaves_in(x, name="x", verb="broadcast"))
     # raises the error for a container without tensors
     if not operands:
-        tensors_in(x, "x", "broadcast")
+        tensors_in(x, name="x", verb="broadcast")
     require_built(operands)
     # each model is replaced by its variables, which are sent like tensors
     variables = [variable for operand in operands for variable in _variables(operand)]
@@ -130,11 +130,10 @@ def broadcast(session: Session, x: Any, root: int) -> Any:
 
     def job() -> dict[int, Any]:
         """Sends the tensors, and returns a dict that maps the `id` of each tensor to its result."""
-        # the first function sends one tensor, and the second sends a vector of several small tensors
         return carrier.run_one_by_one_or_packed(
             unique,
-            lambda operand: carrier.broadcast(operand, root),
-            lambda y, _: carrier.engine.broadcast(y, root),
+            run_one=lambda operand: carrier.broadcast(operand, root),
+            run_packed=lambda vector, _: carrier.engine.broadcast(vector, root),
         )
 
     return _replaced(
@@ -148,7 +147,7 @@ def all_gather(session: Session, x: Any, even: bool) -> Any:
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_REDUCTION):
         return x
     x = registry.as_array(x)
-    operands = _sorted_by_path(tensors_in(x, "x", "all_gather"))
+    operands = _sorted_by_path(tensors_in(x, name="x", verb="all_gather"))
     session.require_ready("all_gather", operands)
     if session.size == 1:
         # a 0-d tensor becomes a vector with one number for each rank, even if there is only one rank
@@ -239,12 +238,12 @@ def reduce_scatter(session: Session, x: Any, op: str) -> Any:
 
 def send(session: Session, x: Any, to: int) -> None:
     """Does the work of `World.send`."""
-    _send_or_receive(session, "send", x, to, "to")
+    _send_or_receive(session, "send", x, partner=to, name="to")
 
 
 def recv(session: Session, like: Any, source: int) -> Any:
     """Does the work of `World.recv`: returns the tensors with the received values."""
-    return _send_or_receive(session, "recv", like, source, "source")
+    return _send_or_receive(session, "recv", like, partner=source, name="source")
 
 
 def _send_or_receive(session: Session, verb: str, x: Any, partner: int, name: str) -> Any:
@@ -257,7 +256,7 @@ def _send_or_receive(session: Session, verb: str, x: Any, partner: int, name: st
             f"{name}={partner} is the calling rank itself; {verb} requires a different rank"
         )
     x = registry.as_array(x)
-    operands = _sorted_by_path(tensors_in(x, "x", verb))
+    operands = _sorted_by_path(tensors_in(x, name="x", verb=verb))
     session.require_ready(verb, operands)
     carrier = session.carrier
     # the string that must be the same on both ranks
@@ -293,8 +292,8 @@ def split_batch(session: Session, x: Any, even: bool) -> Any:
     if session.is_ready_world_of_one and _is_checked(session, x, _NO_REDUCTION):
         return x
     x = registry.as_array(x)
-    operands = tensors_in(x, "x", "split")
-    sizes = sizes_of_parts(length_of(operands), session.size, even, "ranks")
+    operands = tensors_in(x, name="x", verb="split")
+    sizes = sizes_of_parts(length_of(operands), session.size, even, what="ranks")
     # not `require_ready`, which would also check the requirements of the engine, but nothing is sent here
     session.require_open("split_batch")
     if session.size == 1:
@@ -326,10 +325,10 @@ def _summands(x: Any) -> list[Operand]:
     # in the usual case, a single tensor, no container is walked
     if owner is not None and owner.kind == "tensor":
         return [Operand("x", x, *owner)]
-    operands = summands_in(x, "x", "this rank")
+    operands = summands_in(x, name="x", who="this rank")
     # raises the error for a container without tensors
     if not operands:
-        tensors_in(x, "x", "all_reduce")
+        tensors_in(x, name="x", verb="all_reduce")
     return operands
 
 

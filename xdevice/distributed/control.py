@@ -297,6 +297,7 @@ class Line:
         self._poll = _poller(self._vote)
         self._pulse = Conn(pulse)
         thread = threading.Thread(target=self._answer, name="xdevice pulse", daemon=True)
+        # their work must not make a program that is stuck seem to be working
         self.liveness.own_threads += [thread, *([hub] if hub is not None else [])]
         thread.start()
 
@@ -390,7 +391,7 @@ class Line:
                 f"rank 0 has been silent for {self._timeout:g} s: "
                 "its process is stopped, or its machine cannot be reached"
             )
-            raise self.record_failure(PeerError(text, 0, "silent"))
+            raise self.record_failure(PeerError(text, rank=0, why="silent"))
         if not ready:
             return []
         self._last_frame = now
@@ -408,7 +409,9 @@ class Line:
         if not self._vote.is_open and not any(kind == GO for kind, _ in frames):
             raise self.record_failure(
                 PeerError(
-                    "rank 0 has died: its process ended without reporting an error", 0, "died"
+                    "rank 0 has died: its process ended without reporting an error",
+                    rank=0,
+                    why="died",
                 )
             )
         return frames
@@ -479,6 +482,7 @@ class Line:
         """
         until = time.monotonic() + _REASON_SECONDS
         while time.monotonic() < until:
+            # the hub sends ALIVE only to ranks that wait in a call, so here its silence is no failure
             self._last_frame = self._clock.tick()
             self._frames(0.05)
 
@@ -509,7 +513,8 @@ class Line:
         self.on_lost_hub()
 
     def close(self) -> None:
-        """Closes both connections. In rank 0, first waits until the hub has sent its last frames."""
+        """Closes the connection for votes, and makes the thread of `_answer` close the other connection. In between,
+        rank 0 waits up to three seconds until the hub has sent its last frames and its thread has ended."""
         self._vote.close()
         if self.hub is not None:
             self.hub.join(3)
@@ -708,14 +713,14 @@ def connect_to_hub(launch: Launch, terms: Terms, timeout: float, join_timeout: f
             if pulse is not None:
                 # rank 0's network can reach this machine at the address from which this machine has connected to rank 0
                 host = LOOPBACK if is_loopback(launch.host) else vote.getsockname()[0]
-                return Line(vote, pulse, host, timeout, None)
+                return Line(vote, pulse, host, timeout, hub=None)
             vote.close()
         if time.monotonic() > until:
             raise PeerError(
                 f"rank 0 has not joined within {join_timeout:g} s: no process of this run listens on {launch.host}, "
                 f"port {', '.join(map(str, launch.ports()[:4]))}",
-                0,
-                "never joined",
+                rank=0,
+                why="never joined",
             )
         time.sleep(0.05)
 

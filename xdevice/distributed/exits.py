@@ -37,6 +37,7 @@ def skip_exit_hooks(error: BaseException | None) -> None:
     global _skipping_in, _status
     # as in Python, `sys.exit()` means the status 0, and `sys.exit("text")` the status 1
     if isinstance(error, SystemExit):
+        # as in Python, the status is 0 for None, and 1 for any other object that is not an int, such as a message
         _status = error.code if isinstance(error.code, int) else int(error.code is not None)
     # the hooks are already installed. In a forked child, `_skipping_in` is the parent's id, so the
     # hooks do nothing there, because the child does not have the parent's broken engine

@@ -64,7 +64,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
     # a gradient that occurs in several places is sent once
     unique = list({id(operand.value): operand for operand in operands}.values())
     if backend is None:
-        session.require_supported(unique, "average_gradients", "mean")
+        session.require_supported(unique, "average_gradients", op="mean")
         plan = Plan(unique)
     else:
         plan = _plan_for(session, "average_gradients", backend, model_or_gradients, unique)
@@ -221,8 +221,8 @@ def _plan_for(
     # the dict refers to the model weakly, so the model's plans are deleted together with the model
     plans = session.plans.setdefault(model, {})
     if verb not in plans or plans[verb][0] != facts:
-        session.require_supported(operands, "all_reduce", "mean")
-        unlisted.refuse(backend, model, f"{verb} of", only_trained=True)
+        session.require_supported(operands, "all_reduce", op="mean")
+        unlisted.refuse(backend, model, verb=f"{verb} of", only_trained=True)
         plans[verb] = facts, Plan(operands)
     plan: Plan = plans[verb][1]
     return plan
@@ -510,7 +510,7 @@ class _Sending:
             return
         operand = _as_operand(name, gradient)
         # if the gradient is sparse, for example, this call raises an error that says so
-        self.session.require_supported([operand], "all_reduce", "mean")
+        self.session.require_supported([operand], "all_reduce", op="mean")
         actual, expected = (
             f"{dtype_of(tensor)} {list(shape_of(tensor))}"
             for tensor in (operand, self.parameters[i])

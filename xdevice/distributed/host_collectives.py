@@ -55,7 +55,7 @@ def first(session: Session) -> Iterator[bool]:
         # the payload of rank 0 is the text of its error; without an error no rank sends a payload, and the list is
         # empty
         if payloads and payloads[0]:
-            raise PeerError(f"rank 0 raised {payloads[0]} in first()", 0, "raised")
+            raise PeerError(f"rank 0 raised {payloads[0]} in first()", rank=0, why="raised")
     # rank 0 may spend any length of time in its block, so it is considered to be working
     line.is_first_busy = session.rank == 0
     try:

@@ -89,7 +89,7 @@ def join_world(launch: Launch, timeout: float, join_timeout: float) -> Line:
             "processes, for example to the output of `python -c 'import secrets; print(secrets.token_hex())'`"
         )
     _worlds += 1
-    terms = Terms(token, launch.run, _worlds, launch.size)
+    terms = Terms(key=token, run=launch.run, world=_worlds, size=launch.size)
     line = (
         _start_hub(launch, terms, timeout, join_timeout)
         if launch.rank == 0
@@ -174,7 +174,7 @@ def _bind(launch: Launch, terms: Terms) -> socket.socket:
                 sock.close()
         # the port is in use. If another rank 0 of this run is listening on it, this call raises
         # `LaunchError`, because that rank 0 refuses a second rank 0
-        control.open_connection(launch, port, terms, "vote")
+        control.open_connection(launch, port, terms, line="vote")
     raise LaunchError(
         f"rank 0 cannot listen on {launch.host}, port {', '.join(map(str, launch.ports()))}: {failure}; choose a free "
         "port on rank 0's machine with XDEVICE_ADDRESS=host:port"
@@ -388,9 +388,9 @@ class Hub(threading.Thread):
         except Exception as error:
             _log.exception("xdevice: the control connection of rank 0 has failed")
             self._end(
-                0,
-                "died",
-                f"rank 0's control connection has failed: {type(error).__name__}: {error}",
+                rank=0,
+                why="died",
+                text=f"rank 0's control connection has failed: {type(error).__name__}: {error}",
             )
         self._linger()
 
@@ -502,7 +502,8 @@ class Hub(threading.Thread):
         except OSError:
             return
         unproven = UnprovenConn(
-            Conn(sock, control.MAX_FRAME_BEFORE_PROOF), self._clock.now + _HANDSHAKE
+            Conn(sock, max_frame=control.MAX_FRAME_BEFORE_PROOF),
+            until=self._clock.now + _HANDSHAKE,
         )
         self._unproven.append(unproven)
         self._register(unproven.conn, lambda: self._read_hello(unproven))
@@ -626,7 +627,7 @@ class Hub(threading.Thread):
         named = (
             f"rank {missing[0]} has"
             if len(missing) == 1
-            else f"ranks {listed(missing, 8)} have"
+            else f"ranks {listed(missing, limit=8)} have"
         )
         self._end(
             missing[0],

@@ -129,8 +129,8 @@ _LAUNCHERS: Final = (
         "WORLD_SIZE",
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
+        host="MASTER_ADDR",
+        run=("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"),
     ),
     _Launcher(
         "paddle.distributed.launch",

@@ -143,11 +143,11 @@ class Liveness:
         )
         others = children + time.process_time() - program - engine - ours - driver
         return _Reading(
-            time.monotonic(),
-            (id(frame), frame.f_lasti if frame is not None else 0),
-            program,
-            engine,
-            others,
+            when=time.monotonic(),
+            place=(id(frame), frame.f_lasti if frame is not None else 0),
+            program=program,
+            engine=engine,
+            others=others,
         )
 
     def _time_of_driver(self) -> float:

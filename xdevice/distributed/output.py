@@ -83,6 +83,7 @@ class RankOutput:
         self._kept: deque[str] = deque(maxlen=_KEPT_LINES)
         self._threads = []
         self._log = _Log(folder / f"rank_{rank}.log") if folder is not None else None
+        # only the lines of standard error are kept, because they contain the traceback
         for source, target, kept in (
             (process.stdout, sys.stdout, None),
             (process.stderr, sys.stderr, self._kept),

@@ -55,23 +55,39 @@ def processes(
     """
     options = Options(
         engines.argument_or_variable(
-            engine, "XDEVICE_ENGINE", "auto", str, "a framework or 'auto'"
+            engine,
+            "XDEVICE_ENGINE",
+            default="auto",
+            read=str,
+            expected="a framework or 'auto'",
         ),
         engines.require_seconds(
             engines.argument_or_variable(
-                timeout, "XDEVICE_TIMEOUT", 30.0, float, "a number of seconds"
+                timeout,
+                "XDEVICE_TIMEOUT",
+                default=30.0,
+                read=float,
+                expected="a number of seconds",
             ),
             "timeout",
         ),
         engines.require_seconds(
             engines.argument_or_variable(
-                join_timeout, "XDEVICE_JOIN_TIMEOUT", 300.0, float, "a number of seconds"
+                join_timeout,
+                "XDEVICE_JOIN_TIMEOUT",
+                default=300.0,
+                read=float,
+                expected="a number of seconds",
             ),
             "join_timeout",
         ),
-        # for any value but "1" and "0", the lookup raises KeyError, for which `setting` raises its error
+        # for any value but "1" and "0", the lookup raises KeyError, for which `argument_or_variable` raises its error
         engines.argument_or_variable(
-            check, "XDEVICE_CHECK", True, {"1": True, "0": False}.__getitem__, "1 or 0"
+            check,
+            "XDEVICE_CHECK",
+            default=True,
+            read={"1": True, "0": False}.__getitem__,
+            expected="1 or 0",
         ),
     )
     if not isinstance(options.engine, str) or type(options.check) is not bool:

@@ -54,7 +54,16 @@ need at this speed, plus the timeout."""
 _COUNTED_METHODS: Final = ("all_reduce", "broadcast", "all_gather", "reduce_scatter")
 """The methods of an engine (the library that moves tensors, such as NCCL) that all ranks call at the same time. The
 calls of these methods are numbered; calls of `send` and `recv` are not."""
-_ALONE: Final = launchers.Launch("none", 0, 1, 0, 1, launchers.LOOPBACK, None, "")
+_ALONE: Final = launchers.Launch(
+    "none",
+    rank=0,
+    size=1,
+    local_rank=0,
+    local_size=1,
+    host=launchers.LOOPBACK,
+    port=None,
+    run="",
+)
 """The `Launch` of a process that was not started by a launcher: rank 0 of 1, local rank 0 of 1."""
 
 _failed: BaseException | None = None
@@ -164,8 +173,9 @@ class Session:
                 engines.require_distinct_gpus(
                     self.engine, self._line.exchange(engines.gpu_identity(self.device))
                 )
+            # "" and [], because this call is no collective, and sends no tensors
             self._carrier = self.call_engine(
-                "", lambda: f"the start of {self.engine}", self._start_engine, []
+                "", lambda: f"the start of {self.engine}", self._start_engine, tensors=[]
             )
         # `BaseException` includes Ctrl-C: the ranks that wait for this rank must learn that it is gone
         except BaseException as error:
@@ -183,10 +193,16 @@ class Session:
         launch, line = self.launch, self._line
         # a world of one has no line: its address is loopback, and an exchange returns only its own text
         return Group(
-            launch.rank, launch.size, launch.local_rank, launch.local_size, self.device,
-            launchers.LOOPBACK if line is None else line.host, self.options.timeout,
-            (lambda text: [text]) if line is None else line.exchange, self._wait,
-        )  # fmt: skip
+            rank=launch.rank,
+            size=launch.size,
+            local_rank=launch.local_rank,
+            local_size=launch.local_size,
+            device=self.device,
+            host=launchers.LOOPBACK if line is None else line.host,
+            timeout=self.options.timeout,
+            exchange=(lambda text: [text]) if line is None else line.exchange,
+            wait=self._wait,
+        )
 
     def start_native_group(self) -> None:
         """Does the work of `World.native_group`: creates the framework's own process group,
@@ -203,8 +219,12 @@ class Session:
 
         with self.exclusive("native_group"):
             self.agree_on_call(describe_call)
+            # "" and [], because this call is no collective of the engine, and sends no tensors
             native: NativeGroup = self.call_engine(
-                "", describe_call, lambda: backend.start_native_group(self._group()), []
+                "",
+                describe_call,
+                lambda: backend.start_native_group(self._group()),
+                tensors=[],
             )
         self._native = native
         self._scope.enter_context(native.scope)
@@ -212,6 +232,8 @@ class Session:
     def leave(self, error: BaseException | None) -> None:
         """Leaves the world at the end of its block. `error` is the exception that the block raised, or None."""
         self.is_open = False
+        # the context managers in `_scope` were entered earlier, and are left at the end of this block, even after an
+        # error
         with self._scope:
             self._leave(error)
 
@@ -278,7 +300,7 @@ class Session:
             # an engine that does not close in time is abandoned, because the process must be
             # able to end
             if not runner.ends_within(self.options.timeout):
-                exits.skip_exit_hooks(None)
+                exits.skip_exit_hooks(error=None)
                 return
             # a rank that fails at this point has already done its part in every collective, so
             # its failure is ignored
@@ -522,7 +544,7 @@ class Session:
             # these methods of the engine wait in this thread, with `_wait`, which notices failures
             if self._carrier is not None and verb in self._carrier.engine.in_steps:
                 return job()
-            return self._run_in_engine_thread(job, verb in _COUNTED_METHODS)
+            return self._run_in_engine_thread(job, is_counted=verb in _COUNTED_METHODS)
         except PeerError:
             raise
         except Exception:
@@ -546,12 +568,12 @@ class Session:
         the CPU, a copy of at least `_LARGE_COPY_BYTES` runs in the engine's thread, so that the failure of another rank
         is noticed during the copy. Such a copy may take long, for example because it is the first to use a gigabyte of
         new memory."""
-        is_long = (
-            _bytes_of(self._current_call[1]) >= _LARGE_COPY_BYTES and self.device.kind == "cpu"
-        )
+        _, tensors = self._current_call
+        is_long = _bytes_of(tensors) >= _LARGE_COPY_BYTES and self.device.kind == "cpu"
         # while a job runs in the engine's thread, the program's thread already watches the other ranks
         if not is_long or threading.current_thread() is self._runner:
             return job()
+        # only the methods in `Engine.in_steps`, which all ranks call, run their jobs in the program's thread
         return self._run_in_engine_thread(job, is_counted=True)
 
     def _describe_current_call(self) -> tuple[str, float]:

@@ -126,7 +126,7 @@ def launch(
         attempt = 0
         while True:
             # a new object for each attempt, because it must not handle events of the previous attempt
-            ranks = _Ranks(guard, size * nodes.rank, folder)
+            ranks = _Ranks(guard, first=size * nodes.rank, folder=folder)
             with ranks.handling_signals():
                 for rank in range(size):
                     environment = {

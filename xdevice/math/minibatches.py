@@ -63,7 +63,7 @@ def batches(
     # rebuilt with new containers, because the program may later put other tensors into
     # `arrays`, and those would not be split
     tree = trees.Tree(arrays)
-    arrays = trees.rebuild(tree.walk, tree.leaves, set(map(id, tree.leaves)))
+    arrays = trees.rebuild(tree.walk, tree.leaves, touched=set(map(id, tree.leaves)))
     return Batches(arrays, operands, length, sizes, shuffle)
 
 
@@ -95,7 +95,9 @@ class Batches:
 
     def _draw(self) -> np.ndarray[Any, Any]:
         """Returns the indices of all rows in a new random order."""
-        order: np.ndarray[Any, Any] = to_numpy(random.permutation(self._length, "cpu", "int32"))
+        order: np.ndarray[Any, Any] = to_numpy(
+            random.permutation(self._length, device="cpu", dtype="int32")
+        )
         return order
 
     def _in_order(self) -> Iterator[Any]:

@@ -315,7 +315,11 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, *, eps: float = 1e-
             f"layer_norm normalizes over the last axis, but x of shape {shape} has no elements along that axis"
         )
     return _normalized(
-        layers, "layer_norm", shape[-1:], {"x": x, "weight": weight, "bias": bias}, eps
+        layers,
+        "layer_norm",
+        vector_shape=shape[-1:],
+        arguments={"x": x, "weight": weight, "bias": bias},
+        eps=eps,
     )
 
 
@@ -352,7 +356,9 @@ def batch_norm(
         raise ArgumentError(
             "batch_norm requires a mean and a variance; in training, compute both with nn.moments(x)"
         )
-    return _normalized(layers, "batch_norm", shape[1:2], tensors, eps)
+    return _normalized(
+        layers, "batch_norm", vector_shape=shape[1:2], arguments=tensors, eps=eps
+    )
 
 
 @_without_scopes
@@ -489,11 +495,21 @@ def cross_entropy(
     # kernel. For the other reductions, `cross_entropies` computes the loss of each row
     if reduction == "mean":
         return layers.run_with_indices(
-            "cross_entropy", "cross_entropy", labels, shape[1], tensors
+            "cross_entropy",
+            name="cross_entropy",
+            indices=labels,
+            n=shape[1],
+            tensors=tensors,
         )
     _checked_reduction(reduction, "cross_entropy")
     return _reduced(
-        layers.run_with_indices("cross_entropy", "cross_entropies", labels, shape[1], tensors),
+        layers.run_with_indices(
+            "cross_entropy",
+            name="cross_entropies",
+            indices=labels,
+            n=shape[1],
+            tensors=tensors,
+        ),
         reduction,
     )
 
@@ -579,7 +595,11 @@ def embedding(indices: Any, table: Any) -> Any:
             f"shape {shape}"
         )
     return layers.run_with_indices(
-        "embedding", "embedding", indices, shape[0], {"indices": indices, "table": table}
+        "embedding",
+        name="embedding",
+        indices=indices,
+        n=shape[0],
+        tensors={"indices": indices, "table": table},
     )
 
 
@@ -621,7 +641,7 @@ def one_hot(indices: Any, n: int, *, dtype: object = None, **misspelled: NoRetur
     operands = indices, classes, name
     if name in FLOATS:
         return layers.call_with_checked_indices(
-            "one_hot", layers.kernels.one_hot, indices, classes, operands
+            "one_hot", layers.kernels.one_hot, indices, n=classes, operands=operands
         )
     # an integer result cannot contain a NaN that would mark a wrong index, so the indices are
     # checked first
@@ -998,14 +1018,14 @@ def _shape_with_channels(x: Any, function: str) -> tuple[int | None, ...]:
 def _normalized(
     layers: _Layers,
     function: str,
-    vector: tuple[int | None, ...],
+    vector_shape: tuple[int | None, ...],
     arguments: dict[str, Any],
     eps: float,
 ) -> Any:
     """Returns the result of the kernel `function` ("layer_norm" or "batch_norm"), or a copy of `x` if `x` has no
     elements. `arguments` maps the name of each argument, in the order of the kernel's arguments, to its tensor, or to
-    None if the argument was left out. All tensors except `x` are vectors, and must have the shape `vector`. Raises
-    `ShapeError`, `ArgumentError`, `DTypeError` or `DeviceMismatchError` for wrong arguments."""
+    None if the argument was left out. All tensors except `x` are vectors, and must have the shape
+    `vector_shape`. Raises `ShapeError`, `ArgumentError`, `DTypeError` or `DeviceMismatchError` for wrong arguments."""
     # a larger value is usually another argument that was passed by mistake as eps
     if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 <= eps < 1:
         raise ArgumentError(
@@ -1023,9 +1043,9 @@ def _normalized(
             )
             shape = shape_of(argument)
             # equal shapes, the usual case, save the call of `_may_be_equal`
-            if shape != vector and not _may_be_equal(shape, vector):
+            if shape != vector_shape and not _may_be_equal(shape, vector_shape):
                 raise ShapeError(
-                    f"{function}: {name} must have the shape {vector}, not {shape}"
+                    f"{function}: {name} must have the shape {vector_shape}, not {shape}"
                 )
         tensors[name] = argument
     layers.require_one_dtype_and_device(**tensors)

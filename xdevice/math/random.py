@@ -116,7 +116,7 @@ def uniform(
     if misspelled:
         spellings.refuse("random.uniform", misspelled, "low=, high=, device=, dtype=")
     backend, target_device, name = _backend_device_dtype(
-        "uniform", device, dtype, "float32", FLOATS
+        "uniform", device, dtype, default="float32", kinds=FLOATS
     )
     sizes = _sizes(backend, shape, name)
     least, most = _as_float("low", low, name), _as_float("high", high, name)
@@ -131,7 +131,7 @@ def uniform(
         )
 
     def draw(generator: Any) -> Any:
-        x = generator.random(sizes, drawn_dtype)
+        x = generator.random(sizes, dtype=drawn_dtype)
         # NumPy's numbers are in [0, 1) already, but 16-bit floats still have to be rounded
         is_ready = (least, most) == (0, 1) and drawn_dtype == name
         return x if is_ready else _stretched(x, least, most, name)
@@ -172,7 +172,7 @@ def normal(
     if misspelled:
         spellings.refuse("random.normal", misspelled, "loc=, scale=, device=, dtype=")
     backend, target_device, name = _backend_device_dtype(
-        "normal", device, dtype, "float32", FLOATS
+        "normal", device, dtype, default="float32", kinds=FLOATS
     )
     sizes = _sizes(backend, shape, name)
     mean, deviation = _as_float("loc", loc, name), _as_float("scale", scale, name)
@@ -187,7 +187,7 @@ def normal(
         )
 
     def draw(generator: Any) -> Any:
-        x = generator.standard_normal(sizes, _drawn_dtype(name))
+        x = generator.standard_normal(sizes, dtype=_drawn_dtype(name))
         if (mean, deviation) != (0, 1):
             # computed in place and in the dtype of the numbers, because NumPy's versions differ
             # in which other operations would widen the dtype
@@ -234,7 +234,7 @@ def integers(
     if misspelled:
         spellings.refuse("random.integers", misspelled, "high=, low=, device=, dtype=")
     backend, target_device, name = _backend_device_dtype(
-        "integers", device, dtype, "int64", _INTEGERS
+        "integers", device, dtype, default="int64", kinds=_INTEGERS
     )
     sizes = _sizes(backend, shape, name)
     # `integers(5, high=10)` is refused, because 5 may be intended as `low`; `integers((5,),
@@ -250,8 +250,10 @@ def integers(
         raise ArgumentError(
             f"integers: low must be below high, but low={least} is not below high={end}"
         )
-    _require_bounds_fit(backend, name, least, end - 1)
-    drawn = _draw(backend, lambda generator: generator.integers(least, end, sizes, name))
+    _require_bounds_fit(backend, name, least, most=end - 1)
+    drawn = _draw(
+        backend, lambda generator: generator.integers(least, end, size=sizes, dtype=name)
+    )
     return backend.from_numpy(drawn, target_device)
 
 
@@ -280,7 +282,7 @@ def permutation(
     if misspelled:
         spellings.refuse("random.permutation", misspelled, "n=, device=, dtype=")
     backend, target_device, name = _backend_device_dtype(
-        "permutation", device, dtype, "int64", _INTEGERS
+        "permutation", device, dtype, default="int64", kinds=_INTEGERS
     )
     length = _as_int("n", n)
     if length < 0:
@@ -288,7 +290,7 @@ def permutation(
     # the length may exceed a limit of the backend, and the numbers may exceed the limits of the
     # dtype
     _sizes(backend, (length,), name)
-    _require_bounds_fit(backend, name, 0, length - 1)
+    _require_bounds_fit(backend, name, least=0, most=length - 1)
     # drawn as int64, so that the order does not depend on the dtype
     drawn = _draw(backend, lambda generator: generator.permutation(length))
     return backend.from_numpy(drawn.astype(name, copy=False), target_device)
@@ -324,7 +326,7 @@ def bernoulli(
     if misspelled:
         spellings.refuse("random.bernoulli", misspelled, "p=, device=, dtype=")
     backend, target_device, name = _backend_device_dtype(
-        "bernoulli", device, dtype, "bool", None
+        "bernoulli", device, dtype, default="bool", kinds=None
     )
     # all arguments are checked before the draw, so that the generator is not advanced if there
     # is an error
@@ -370,18 +372,19 @@ def choice(
     if misspelled:
         spellings.refuse("random.choice", misspelled, "p=, device=, dtype=")
     backend, target_device, name = _backend_device_dtype(
-        "choice", device, dtype, "int64", _INTEGERS
+        "choice", device, dtype, default="int64", kinds=_INTEGERS
     )
     sizes = _sizes(backend, shape, name)
     # [0, 1) is divided into one interval for each index i. The interval is as long as the
     # probability of i, and ends at `ends[i]`. A uniform number selects the index whose interval
     # contains the number
     ends = _probabilities(p).cumsum()
-    _require_bounds_fit(backend, name, 0, len(ends) - 1)
+    _require_bounds_fit(backend, name, least=0, most=len(ends) - 1)
     drawn = _draw(backend, lambda generator: generator.random(sizes))
     # after the division, the last end is exactly 1, so every number is below it
     return backend.from_numpy(
-        (ends / ends[-1]).searchsorted(drawn, "right").astype(name, copy=False), target_device
+        (ends / ends[-1]).searchsorted(drawn, side="right").astype(name, copy=False),
+        target_device,
     )
 
 
@@ -608,9 +611,9 @@ def _tensor_of_floats(
     """Returns the drawn floats as a tensor on `target_device`. `dtype` is the argument of the public function. If
     `dtype` is None and the program runs in float64 (`xdevice parity --float64`), the numbers were drawn in float32.
     This function then casts the numbers to float64, so that they equal the numbers of a run in float32."""
+    is_wider = dtype is None and floats.is_float64()
     # `jitter_if_requested` returns the numbers unchanged, except in a run that measures the effect of small
     # differences (`--calibrate`)
-    is_wider = dtype is None and floats.is_float64()
     return backend.from_numpy(
         drawn.astype("float64") if is_wider else floats.jitter_if_requested(drawn),
         target_device,

@@ -143,7 +143,7 @@ class Pool:
             except BaseException:
                 self._mark_idle(None)
                 raise
-        worker.jobs.put(partial(call.work, run, partial(self._mark_idle, worker)))
+        worker.jobs.put(partial(call.work, run, mark_idle=partial(self._mark_idle, worker)))
         return True
 
     def _mark_idle(self, worker: _Worker | None) -> None:

@@ -305,11 +305,11 @@ class _Producer(workers.Worker):
         except BaseException as error:
             self._staged.put(error)
         else:
-            self._staged.put(self._end())
+            self._staged.put(self._final_item())
         finally:
             _running.discard(self)
 
-    def _end(self) -> UnsupportedError | None:
+    def _final_item(self) -> UnsupportedError | None:
         """Returns the value that follows the last batch in `_staged`: None or, if the thread was told to stop, the
         error that `take` must raise."""
         if not self._stopping:

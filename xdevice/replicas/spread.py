@@ -79,7 +79,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
     """
     places = _places(devices)
     # everything is checked first, so that nothing is split if one part cannot be placed
-    operands = tensors_in(x, "x", "split")
+    operands = tensors_in(x, name="x", verb="split")
     places = _checked_devices(operands, places)
     sizes = sizes_of_parts(length_of(operands), len(places), even)
     # the parts of each tensor on their devices, by the tensor's `id`
@@ -89,7 +89,7 @@ def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[An
         if id(operand.value) not in parts:
             pieces = operand.backend.split(operand.value, sizes)
             parts[id(operand.value)] = [
-                _moved_part(operand, piece, place, x)
+                _moved_part(operand, piece, place, argument=x)
                 for piece, place in zip(pieces, places, strict=True)
             ]
     return [
@@ -113,6 +113,8 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         NotATensorError: if a part contains a model, or no tensor. UnsupportedError: for a sparse, ragged or masked
             tensor, or a tensor that consists of other tensors (DTensor).
 
+    As in `to_device`, a tensor in a container stays on the host if it can only be there, such as a tensor of strings.
+
     Costs a copy of each part that is not on the device yet, and one copy of all parts into the result.
 
     Example:
@@ -124,9 +126,11 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     listed = _as_list(parts, "parts")
     # a row contains the tensors of one part, and a column the tensors at the same path in all
     # parts
-    rows = [tensors_in(part, f"parts[{i}]", "gather") for i, part in enumerate(listed)]
-    _check_structures(listed, rows, "parts")
-    _check_others(listed)
+    rows = [
+        tensors_in(part, name=f"parts[{i}]", verb="gather") for i, part in enumerate(listed)
+    ]
+    _check_structures(listed, rows, name="parts")
+    _check_non_tensors(listed)
     columns = list(zip(*rows, strict=True))
     for column in columns:
         # the parts may have different lengths along axis 0, along which they are joined
@@ -138,8 +142,12 @@ def gather(parts: Iterable[Any], device: object) -> Any:
     joined: dict[tuple[int, ...], Any] = {}
     for column in columns:
         if _ids(column) not in joined:
+            # the first part tells whether the parts are containers, because all parts have the same structure
             joined[_ids(column)] = column[0].backend.join(
-                [_moved_part(operand, operand.value, place, listed[0]) for operand in column]
+                [
+                    _moved_part(operand, operand.value, place, argument=listed[0])
+                    for operand in column
+                ]
             )
     # each tensor of the first part is replaced by the next joined tensor. They are matched by their order, because one
     # tensor in two places of the first part may be two tensors in another part
@@ -189,7 +197,7 @@ def replicate(params_or_model: Any, devices: Iterable[object]) -> list[Any]:
         False
     """
     places = _places(devices)
-    operands = leaves_in(params_or_model, "params", "replicate")
+    operands = leaves_in(params_or_model, name="params", verb="replicate")
     if not operands:
         refuse_non_container(params_or_model, "replicate")
         raise NotATensorError(
@@ -274,7 +282,7 @@ def all_reduce(tensors: Iterable[Any], op: str = "sum") -> list[Any]:
     # a row contains the tensors of one replica, and a column the tensors at the same path in
     # all replicas
     rows = [summands_in(x, f"tensors[{i}]") for i, x in enumerate(listed)]
-    _check_structures(listed, rows, "tensors")
+    _check_structures(listed, rows, name="tensors")
     columns = list(zip(*rows, strict=True))
     for column in columns:
         _check_alike(column)
@@ -400,7 +408,7 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
         )
 
 
-def _check_others(parts: list[Any]) -> None:
+def _check_non_tensors(parts: list[Any]) -> None:
     """Raises `ContainerError` if a value that is not a tensor differs between the parts,
     because the joined result can have only one value in its place."""
     # the values of each part, by their paths. `_check_structures` has ensured that either every part is a tensor,
@@ -541,6 +549,7 @@ def _replica(x: Any, operands: list[Operand], models: list[Operand], place: Devi
     # all operands that are not part of a copied model
     for operand in operands:
         if id(operand.value) not in new:
+            # here a leaf is a tensor at which gradients end, and which is trained itself
             new[id(operand.value)] = leaves.leaf(operand.backend, operand.value, place)
     return rebuilt(x, operands, [new[id(operand.value)] for operand in operands])
 

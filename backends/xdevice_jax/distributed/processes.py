@@ -129,14 +129,15 @@ class JaxEngine(Engine):
 
     def send(self, x: jax.Array, to: int) -> None:
         """Sends `x` to the rank `to`, which must call `recv` at the same time."""
-        # this is a broadcast between two ranks, the first of which is the sender
+        # this is a broadcast between two ranks, the first of which (0) is the sender
         pair = (self._natives[self.rank], self._natives[to])
-        self._run(_broadcast, 0, x, pair)
+        self._run(_broadcast, 0, x, natives=pair)
 
     def recv(self, like: jax.Array, source: int) -> jax.Array:
         """Returns the array that the rank `source` sends, which must have the shape and dtype of `like`."""
+        # as in `send`, the first of the two ranks (0) is the sender
         pair = (self._natives[source], self._natives[self.rank])
-        return self._run(_broadcast, 0, like, pair)
+        return self._run(_broadcast, 0, like, natives=pair)
 
     # the end
 
@@ -228,9 +229,9 @@ def _initialize(group: Group) -> bool:
         # set explicitly, because the default differs between versions of JAX
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            relay.start(coordinator),
-            group.size,
-            group.rank,
+            coordinator_address=relay.start(coordinator),
+            num_processes=group.size,
+            process_id=group.rank,
             # JAX must not read a launcher's variables, because xdevice has already read them
             cluster_detection_method="deactivate",
             initialization_timeout=max(_START_SECONDS, int(group.timeout)),

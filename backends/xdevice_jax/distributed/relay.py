@@ -50,8 +50,7 @@ def leave_service() -> None:
 
 def _accept(listener: socket.socket, service: tuple[str, int]) -> None:
     """Accepts JAX's connections in an endless loop, and makes a connection to the service at the address `service` for
-    each one.
-    After `leave_service`, keeps JAX's new connections open without connecting them to the service."""
+    each one. After `leave_service`, keeps JAX's new connections open without connecting them to the service."""
     open_sockets = []
     while True:
         jax_side, _ = listener.accept()

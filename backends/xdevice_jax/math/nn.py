@@ -99,7 +99,7 @@ def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
     """Returns the maximum of each window of the images `x`. `size`, `stride` and `padding` are
     pairs (rows, columns)."""
     # JAX supports the gradient of `reduce_window` with `max` only if the initial value is -inf
-    return _pooled(x, -jnp.inf, lax.max, size, stride, padding)
+    return _pooled(x, start=-jnp.inf, reduce=lax.max, size=size, stride=stride, padding=padding)
 
 
 @partial(jax.jit, static_argnames=("size", "stride", "padding"))
@@ -108,7 +108,8 @@ def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
     `padding` are pairs (rows, columns)."""
     height, width = size
     # the divisor includes the padding, as in PyTorch
-    return _pooled(x, 0.0, lax.add, size, stride, padding) / (height * width)
+    total = _pooled(x, start=0.0, reduce=lax.add, size=size, stride=stride, padding=padding)
+    return total / (height * width)
 
 
 def _pooled(

@@ -127,7 +127,9 @@ class TensorflowEngine(Engine):
 
     def broadcast(self, x: Any, root: int) -> Any:
         """Returns the tensor `x` of the rank `root`, as a new tensor."""
-        return self._broadcast_in(x, self.rank == root, _KEY_OF_ALL, self.size)
+        return self._broadcast_in(
+            x, is_source=self.rank == root, key=_KEY_OF_ALL, size=self.size
+        )
 
     def all_gather(self, x: Any) -> list[Any]:
         """Returns the tensors `x` of all ranks as new tensors, in the order of the ranks."""
@@ -145,12 +147,14 @@ class TensorflowEngine(Engine):
 
     def send(self, x: Any, to: int) -> None:
         """Sends `x` to the rank `to`, which must call `recv` at the same time."""
-        self._broadcast_in(x, True, self._key_of_pair(self.rank, to), 2)
+        self._broadcast_in(x, is_source=True, key=self._key_of_pair(self.rank, to), size=2)
 
     def recv(self, like: Any, source: int) -> Any:
         """Returns the tensor that the rank `source` sends. It must have the shape and dtype of
         `like`."""
-        return self._broadcast_in(like, False, self._key_of_pair(source, self.rank), 2)
+        return self._broadcast_in(
+            like, is_source=False, key=self._key_of_pair(source, self.rank), size=2
+        )
 
     # the end
 

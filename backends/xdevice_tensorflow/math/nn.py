@@ -73,7 +73,7 @@ def one_hot(indices: Any, n: int, name: str) -> Any:
     if name == "bool":
         # True for the class, and False for all other classes, because TensorFlow's defaults, 1
         # and 0, are not bools
-        return tf.one_hot(indices, n, True, False, dtype=name)
+        return tf.one_hot(indices, n, on_value=True, off_value=False, dtype=name)
     ones = tf.one_hot(indices, n, dtype=name)
     return _nan_where_wrong(ones, indices, n) if ones.dtype.is_floating else ones
 

@@ -131,11 +131,11 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
 
     def lack_error(self, text: str) -> Exception:
         """Returns the error to raise if a virtual GPU does not support a dtype."""
-        return tf.errors.UnimplementedError(None, None, text)
+        return tf.errors.UnimplementedError(node_def=None, op=None, message=text)
 
     def memory_error(self, text: str) -> Exception:
         """Returns the error to raise if a virtual GPU has too little memory."""
-        return tf.errors.ResourceExhaustedError(None, None, text)
+        return tf.errors.ResourceExhaustedError(node_def=None, op=None, message=text)
 
     def _checking(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wraps a TensorFlow function that creates tensors. The wrapper counts the memory of
@@ -151,12 +151,12 @@ class TensorflowVirtualGpus(LimitedGpus, VirtualGpus):
             if _READ not in args[1:3]:
                 for x in result if isinstance(result, list | tuple) else (result,):
                     if isinstance(x, _Tensor):
-                        self._check(x, x)
+                        self._check(x, owner=x)
             # `TFE_Py_Execute` gets the inputs as a list, `TFE_Py_FastPathExecute` as separate
             # arguments
             if _ASSIGN in args[1:3]:
                 handle, value = args[3][:2] if isinstance(args[3], list | tuple) else args[3:5]
-                self._check(tf.convert_to_tensor(value), handle)
+                self._check(tf.convert_to_tensor(value), owner=handle)
             return result
 
         return checked

@@ -41,7 +41,7 @@ def start_native_group(group: Group, native: torch.device) -> NativeGroup:
     # FSDP and DTensor create tensors on the current GPU, but NCCL accepts only tensors on `native`
     scope = torch.cuda.device(native) if is_cuda else nullcontext()
     if _exists(group):
-        return NativeGroup(scope, lambda: None, lambda: None)
+        return NativeGroup(scope, close=lambda: None, abort=lambda: None)
     is_unset = _INTERFACE not in os.environ
     # listens on loopback (lo on Linux, lo0 on macOS) only if all ranks are on one machine, because
     # ranks on another machine could not reach it

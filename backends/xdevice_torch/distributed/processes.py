@@ -158,14 +158,17 @@ class TorchEngine(Engine):
     def send(self, x: torch.Tensor, to: int) -> None:
         """Sends the bytes of `x` to the rank `to`, which calls `recv` at the same time."""
         buffer = self._bytes(x)
-        # False: does not wait in steps; the docstring of `in_steps` gives the reason
-        self._run_and_wait(buffer, lambda group: group.send([buffer], to, 0), False)
+        # 0 is a tag, which is the same in `recv`. The docstring of `in_steps` says why this does not wait in
+        # steps
+        self._run_and_wait(buffer, lambda group: group.send([buffer], to, 0), in_steps=False)
 
     def recv(self, like: torch.Tensor, source: int) -> torch.Tensor:
         """Writes to `like` the tensor that the rank `source` sends, and returns `like`."""
         buffer = self._bytes(like)
-        # False: does not wait in steps, as in `send`
-        self._run_and_wait(buffer, lambda group: group.recv([buffer], source, 0), False)
+        # the tag and the way of waiting are those of `send`
+        self._run_and_wait(
+            buffer, lambda group: group.recv([buffer], source, 0), in_steps=False
+        )
         return _write_into(like, buffer)
 
     def start_mean(self, x: torch.Tensor, divisor: float) -> Callable[[], torch.Tensor]:

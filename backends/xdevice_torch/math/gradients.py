@@ -66,7 +66,7 @@ class TorchGradients(Gradients):
         # caller's tensors, so the leaves are detached, and `nested` is False
         if not torch.is_grad_enabled():
             with torch.inference_mode(False), torch.enable_grad():
-                return self.value_and_grad([x.detach() for x in leaves], call, False)
+                return self.value_and_grad([x.detach() for x in leaves], call, nested=False)
         # autograd refuses tensors that were created in inference mode, but accepts clones of them
         if any(map(_is_inference, leaves)):
             leaves = [x.clone() if x.is_inference() else x for x in leaves]

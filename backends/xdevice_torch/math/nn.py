@@ -111,7 +111,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return (
         cross_entropies(logits, labels).mean()
         if _is_unchecked_on_gpu(labels)
-        else _losses(logits, labels, "mean")
+        else _losses(logits, labels, reduction="mean")
     )
 
 
@@ -119,9 +119,9 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """Returns the cross-entropy of each row of `logits` with its label in `labels`. A label is the index of a class."""
     if _is_unchecked_on_gpu(labels):
         return _nan_where_wrong(
-            lambda safe: _losses(logits, safe, "none"), labels, logits.shape[1]
+            lambda safe: _losses(logits, safe, reduction="none"), labels, n=logits.shape[1]
         )
-    return _losses(logits, labels, "none")
+    return _losses(logits, labels, reduction="none")
 
 
 def binary_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ def embedding(indices: Tensor, table: Tensor) -> Tensor:
     """Returns the row of `table` at each index in `indices`."""
     if _is_unchecked_on_gpu(indices):
         return _nan_where_wrong(
-            lambda safe: functional.embedding(safe, table), indices, table.shape[0]
+            lambda safe: functional.embedding(safe, table), indices, n=table.shape[0]
         )
     return functional.embedding(indices, table)
 

@@ -345,7 +345,7 @@ def _computed(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         elif gpu != device:
             is_mixed = True
         # an operation that writes may also change the shape of this tensor, so it must be a new object
-        hosts[id(x)] = on_host(x, facts.writes)
+        hosts[id(x)] = on_host(x, is_own=facts.writes)
     if is_mixed and gpu is not None and facts.needs_one_device:
         _check_devices(op, facts, tensors, args, kwargs)
     # most calls have no keyword arguments, and need none of these steps
@@ -630,7 +630,7 @@ def register() -> list[torch.library.Library]:
         "set_.source_Storage_storage_offset": _set,
         # the tensor becomes a vector of all the elements in the storage
         "set_.source_Storage": lambda x, storage: _set(
-            x, storage, 0, (storage.nbytes() // x.itemsize,)
+            x, storage, offset=0, size=(storage.nbytes() // x.itemsize,)
         ),
         "set_.source_Tensor": lambda x, y: _set(
             x, y.untyped_storage(), y.storage_offset(), y.size(), y.stride()

@@ -46,13 +46,15 @@ def attention(nn: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
         causal_mask = _causal_mask(q, k)
         mask = causal_mask if mask is None else xp.logical_and(mask, causal_mask)
     scores = xp.divide(xp.matmul(q, xp.matrix_transpose(k)), sqrt(q.shape[-1]))
+    # not -1, because the contract promises that kernels are called with a non-negative axis
+    last_axis = len(scores.shape) - 1
     if mask is None:
-        return xp.matmul(nn.softmax(scores, len(scores.shape) - 1), v)
+        return xp.matmul(nn.softmax(scores, last_axis), v)
     # the least finite number and not -inf, because with -inf the gradients of a query without
     # any key would be NaN
     least = float(xp.finfo(scores.dtype).min)
     # for a query without any key, the weights are all equal here, and become zeros below
-    weights = nn.softmax(xp.where(mask, scores, least), len(scores.shape) - 1)
+    weights = nn.softmax(xp.where(mask, scores, least), last_axis)
     return xp.matmul(xp.where(mask, weights, 0.0), v)
 
 

@@ -37,7 +37,7 @@ def finfo(checks: Checks, type: Any, /) -> dtypes.FInfo:
     """Returns the limits of a floating-point or complex dtype. `type` is the dtype, or a tensor of that dtype. Raises
     `DTypeError` for any other dtype."""
     name = _name(checks, type, "finfo")
-    if dtypes.kind_of(name) not in "fc":
+    if dtypes.kind_of(name) not in dtypes.FLOATING:
         raise DTypeError(
             f"finfo expects a floating-point or complex dtype, not {name}; for integers, use iinfo"
         )
@@ -49,7 +49,7 @@ def iinfo(checks: Checks, type: Any, /) -> dtypes.IInfo:
     """Returns the limits of an integer dtype. `type` is the dtype, or a tensor of that dtype. Raises `DTypeError` for
     any other dtype."""
     name = _name(checks, type, "iinfo")
-    if dtypes.kind_of(name) not in "iu":
+    if dtypes.kind_of(name) not in dtypes.INTEGER:
         raise DTypeError(f"iinfo expects an integer dtype, not {name}; for floats, use finfo")
     return dtypes.integer_limits(name, checks.kernels.dtype(name))
 

@@ -360,6 +360,7 @@ class Checks:
         # the contract promises that the kernel `take` is called with at least one index
         if positions.size:
             elements = self.kernels.take(flat, self.array_as_tensor(positions.ravel(), x), 0)
+        # the elements along axis 0 from 0 up to, but not including, 0: none
         else:
             elements = self.kernels.sliced(flat, 0, 0, 0)
         return self.kernels.reshape(elements, positions.shape)
@@ -462,7 +463,7 @@ class Checks:
     def element_count(self, x: Any, axes: Sequence[int], name: str) -> Any:
         """Returns the number of elements of `x` along `axes`, as a tensor of dtype `name`. The backend computes the
         number, because a length may be unknown while a function is traced."""
-        # the counts are sums of ones along these axes
+        # the counts are sums of ones along these axes, which the result does not keep (False)
         ones = self.kernels.full_like(x, 1, name)
         counts = self.cast(self.kernels.sum(ones, tuple(axes), False), name)
         remaining_axes = len(x.shape) - len(axes)

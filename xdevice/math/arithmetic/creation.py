@@ -250,7 +250,7 @@ def linspace(
     name = _dtype_for(checks, dtype, "float32", device)
     # integer dtypes are refused, because for most arguments the evenly spaced numbers are not
     # integers
-    if dtypes.kind_of(name) not in "fc":
+    if dtypes.kind_of(name) not in dtypes.FLOATING:
         raise DTypeError(
             f"linspace returns floats or complex numbers, not {name}; pass a floating-point or complex dtype"
         )
@@ -276,7 +276,10 @@ def eye(
     name = _dtype_for(checks, dtype, "float32", device)
     # a diagonal below the last row has no elements, so `k` is limited to -n_rows
     return _tensor_of(
-        checks, numpy.eye(n_rows, n_cols, max(-n_rows, k), dtype=host_dtype(name)), name, device
+        checks,
+        numpy.eye(n_rows, n_cols, k=max(-n_rows, k), dtype=host_dtype(name)),
+        name,
+        device,
     )
 
 

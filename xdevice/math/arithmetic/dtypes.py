@@ -96,7 +96,7 @@ def promoted_with_number(name: str, value: complex) -> str:
 def require_fits(value: complex, name: str) -> None:
     """Raises `DTypeError` if a tensor of dtype `name` cannot contain the number. An integer dtype accepts only ints
     and bools within its limits. Any other dtype accepts all numbers except ints that are too large for a float64."""
-    if kind_of(name) not in "iu":
+    if kind_of(name) not in INTEGER:
         _require_float(value, name)
         return
     if not isinstance(value, int):

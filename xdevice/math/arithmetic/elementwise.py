@@ -70,7 +70,7 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
     table |= {name: _binary(checks, name, kinds) for name, kinds in BINARY.items()}
     table["pow"] = _pow_refusing_fractions(checks, table["pow"])
     table["clip"] = _clip(checks)
-    table["positive"] = _unary(checks, "positive", NUMERIC, _itself)
+    table["positive"] = _unary(checks, "positive", NUMERIC, kernel=_itself)
     # the conjugate and the real part of a real number are the number itself. Only complex
     # numbers need a kernel, which an adapter may lack
     for name in ("conj", "real"):
@@ -78,7 +78,7 @@ def functions(checks: Checks) -> dict[str, Callable[..., Any]]:
             checks,
             name,
             NUMERIC,
-            _itself,
+            kernel=_itself,
             special_kinds=COMPLEX,
             special_kernel=getattr(kernels, name, None),
         )

@@ -110,6 +110,7 @@ def _sum(checks: Checks) -> Callable[..., Any]:
         kernel = kernels.get(x.dtype) if sums_all_elements and not misspelled else None
         if kernel is not None:
             try:
+                # the sum over all axes (None), which the result does not keep (False)
                 return kernel(x, None, False)
             except Exception:
                 checks.raise_if_misfit("sum", x)

@@ -50,7 +50,9 @@ def _transform_along_axis(function: str) -> Callable[..., Any]:
         axis_index = checks.axis_index(axis, len(x.shape), f"fft.{function}")
         # raises an error for a length that is unknown while a function is traced
         checks.known_shape(x, f"fft.{function}")
-        return _checked_transform(checks, function, x, (n,), (axis_index,), norm)
+        return _checked_transform(
+            checks, function, x, lengths=(n,), axes=(axis_index,), norm=norm
+        )
 
     return transform
 
@@ -210,7 +212,7 @@ def _axis_by_axis(
     steps = [(along_others, *pair) for pair in others]
     steps.insert(len(steps) if along_last == "irfft" else 0, (along_last, *last))
     for transform, length, axis in steps:
-        x = _transformed(checks, x, transform, (length,), (axis,), norm)
+        x = _transformed(checks, x, transform, lengths=(length,), axes=(axis,), norm=norm)
     return x
 
 

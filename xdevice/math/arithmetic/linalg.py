@@ -79,10 +79,10 @@ def cholesky(checks: Checks, x: Any, /, *, upper: bool = False) -> Any:
 
 
 det = _of_square("det")
-eigh = _of_square("eigh", EighResult._make)
+eigh = _of_square("eigh", make_result=EighResult._make)
 eigvalsh = _of_square("eigvalsh")
 inv = _of_square("inv")
-slogdet = _of_square("slogdet", SlogdetResult._make)
+slogdet = _of_square("slogdet", make_result=SlogdetResult._make)
 
 
 def eig(checks: Checks, x: Any, /) -> EigResult:
@@ -252,7 +252,7 @@ def _pseudo_inverse(checks: Checks, x: Any, rtol: Any) -> Any:
 
 
 def _fused_arguments(checks: Checks, function: str, x: Any, rtol: Any) -> tuple[Any, ...]:
-    """Returns the arguments of `Checks.fused` that follow the function: a tuple of the tensors, and then the
+    """Returns the arguments of `Checks.call_fused` that follow the function: a tuple of the tensors, and then the
     settings. If `rtol` is a tensor, it is added to the tensors. If `rtol` is a number or None, it is a setting."""
     x = _as_matrices(checks, x, function)
     if rtol is None or type(rtol) in NUMBERS:
@@ -344,7 +344,7 @@ def matrix_norm(checks: Checks, x: Any, /, *, keepdims: bool = False, ord: Any =
     xp = checks.xp
     x = _as_matrices(checks, x, "matrix_norm")
     if ord == "fro":
-        return _euclidean_norm(checks, x, (-2, -1), keepdims, "matrix_norm")
+        return _euclidean_norm(checks, x, (-2, -1), keepdims, function="matrix_norm")
     # the greatest or the least sum of a column (1) or of a row (inf)
     if ord in (1, -1, math.inf, -math.inf):
         summed_axis, compared_axis = (-2, -1) if abs(ord) == 1 else (-1, -2)
@@ -369,7 +369,7 @@ def vector_norm(
     xp = checks.xp
     x = checks.tensor_of_kinds(x, FLOATING, "linalg.vector_norm")
     if ord == 2:
-        return _euclidean_norm(checks, x, axis, keepdims, "vector_norm")
+        return _euclidean_norm(checks, x, axis, keepdims, function="vector_norm")
     magnitudes = xp.abs(x)
     if math.isinf(ord):
         return (xp.max if ord > 0 else xp.min)(magnitudes, axis=axis, keepdims=keepdims)

@@ -42,6 +42,7 @@ def _unchecked_extreme_position(
     `axis_index`, or in the flattened tensor if `axis_index` is None."""
     kernels = checks.kernels
     flat = kernels.reshape(x, (-1,)) if axis_index is None else x
+    # `axis_index or 0`, because a flattened tensor has only the axis 0
     positions = checks.cast(
         _kernel_positions(checks, function, flat, axis_index or 0),
         checks.supported_dtype("int64"),

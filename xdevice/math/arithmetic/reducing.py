@@ -38,7 +38,7 @@ def _accumulation_dtype(checks: Checks, function: str, x: Any, dtype: Any) -> st
     # MXNet and Paddle have no uint64, so they use int64
     if dtypes.kind_of(name) == "u" and "uint64" in checks.backend.dtypes:
         return checks.supported_dtype("uint64")
-    return checks.supported_dtype("int64") if dtypes.kind_of(name) in "biu" else name
+    return checks.supported_dtype("int64") if dtypes.kind_of(name) in dtypes.BITS else name
 
 
 def _accumulation(function: str) -> Callable[..., Any]:
@@ -148,7 +148,8 @@ def _variance(
     """Returns the variance: the sum of the squared differences from the mean, divided by the number of elements minus
     `correction`. If `function` is "std", returns the square root of the variance."""
     kernels = checks.kernels
-    # without axes, each element is its own mean, and each square is its own sum
+    # without axes, each element is its own mean, and each square is its own sum. The mean keeps its axes (True), so
+    # that it broadcasts to `x`
     deviations = kernels.subtract(x, kernels.mean(x, axes, True) if axes else x)
     squares = kernels.square(deviations)
     total = kernels.sum(squares, axes, keepdims) if axes else squares

@@ -235,13 +235,15 @@ class Array:
                 f"memory on {self.device} cannot be shared as memory on the DLPack device {dl_device}; "
                 "move the array with to_device first"
             )
-        return x._capsule(bool(copy))
+        return x._capsule(copy=bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Returns the array's device in DLPack's form: its type and its number. Raises `SharingError` if the memory of
         the device cannot be shared."""
         return (
-            (dlpack.CPU, 0) if self.device is CPU else dlpack.Lent(self._capsule(False)).device
+            (dlpack.CPU, 0)
+            if self.device is CPU
+            else dlpack.Lent(self._capsule(copy=False)).device
         )
 
     def _capsule(self, copy: bool) -> Any:
@@ -310,7 +312,7 @@ class Array:
         # view
         if not is_basic_index(index) or not len(part.shape):
             return Array(self._checks, part)
-        return Array(self._checks, part, self, index)
+        return Array(self._checks, part, base=self, index=index)
 
     def __setitem__(self, index: Any, values: Any) -> None:
         """Replaces the tensor in the array, and for a view also the tensor in its base, by a copy with `values` at

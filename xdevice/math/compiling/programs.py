@@ -328,7 +328,7 @@ class _Programs:
         self._programs: dict[Any, _Program] = {}
         """Maps each combination of pattern, device, scope and selected backend to its program."""
         self._count = 0
-        """The number of times that the function has been compiled, for `_warn`."""
+        """The number of times that the function has been compiled, for `_count_compilation`."""
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the results of the function for these arguments. They are computed by a program, which is created
@@ -370,10 +370,10 @@ class _Programs:
         result = program.run(call, tensors)
         if program.is_new:
             program.is_new = False
-            self._warn(pattern.numbers)
+            self._count_compilation(pattern.numbers)
         return result
 
-    def _warn(self, numbers: list[int]) -> None:
+    def _count_compilation(self, numbers: list[int]) -> None:
         """Counts a compilation. At the eighth compilation, warns that the function is compiled again and again.
         `numbers` are the ints among the arguments, which are the most likely reason."""
         self._count += 1

@@ -74,7 +74,8 @@ class Hooks(Patches):
             describe = (
                 self._describe_pickling if name == "__reduce_ex__" else self._describe_read
             )
-            self.calls(owner, name, partial(describe, label, not name.startswith("_")))
+            is_explicit = not name.startswith("_")
+            self.calls(owner, name, partial(describe, label, is_explicit))
 
     def moves(
         self,

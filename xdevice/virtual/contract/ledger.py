@@ -43,7 +43,7 @@ class Ledger:
         """Counts `nbytes` as allocated on a GPU. Raises the framework's error if fewer bytes are free."""
         with self._lock:
             self._apply_releases()
-            self._set(index, self._allocated[index] + nbytes, nbytes)
+            self._set(index, self._allocated[index] + nbytes, requested=nbytes)
 
     def give_back(self, index: int, nbytes: int) -> None:
         """Records that `nbytes` on a GPU are free again. Finalizers may call this method."""
@@ -72,7 +72,7 @@ class Ledger:
         """Sets the number of bytes that are now allocated on a GPU, for an adapter that computes this number itself.
         Raises the framework's error if this number exceeds the size of the GPU's memory."""
         with self._lock:
-            self._set(index, allocated, allocated - self._allocated[index])
+            self._set(index, allocated, requested=allocated - self._allocated[index])
 
     def memory(self, index: int) -> Memory:
         """Returns the size of a GPU's memory, its free and allocated bytes, and the peak of the allocated bytes.
