@@ -144,6 +144,7 @@ class Conn:
                 sent = self.sock.send(self.unsent)
             except (BlockingIOError, InterruptedError):
                 return
+            # the connection is lost, which `frames` will detect
             except OSError:
                 self.unsent.clear()
                 return
@@ -157,6 +158,7 @@ class Conn:
                 data = self.sock.recv(65536)
             except (BlockingIOError, InterruptedError):
                 break
+            # a lost connection is treated as one that the other end has closed
             except OSError:
                 data = b""
             if not data:
@@ -741,6 +743,7 @@ def open_connection(launch: Launch, port: int, terms: Terms, line: str) -> socke
     try:
         sock.connect(address)
         refusal = _shake_hands(sock, launch, terms, line)
+    # nobody listens on this port, or the program that does is no hub, or does not answer in time
     except (OSError, ValueError):
         sock.close()
         return None
@@ -783,7 +786,8 @@ def _shake_hands(
     body = json.dumps(hello).encode()
     sock.sendall(_HEADER.pack(len(body), HELLO) + body)
     kind, text = _read_frame(sock)
-    # the hub has admitted this process, but must also prove that it knows the token
+    # the hub has admitted this process, but must also prove that it knows the token. With the word "hub", its proof
+    # differs from the proofs of all ranks, which another program could send back
     if kind == WELCOME:
         return None if is_proof(text, terms.key, own_nonce, "hub") else {"why": "token"}
     return parse(text) or {"why": "run"}

@@ -109,6 +109,7 @@ def average_gradients(session: Session, model_or_gradients: Any, weight: float |
         # the ranks' first weights are equal, so later votes need no checksum
         if backend is not None:
             session.plans[model_or_gradients][_COMPARED] = True
+        # the engine computes a mean as it computes the sum of `all_reduce`
         means = session.call_engine("all_reduce", describe_call, job, operands)
     if backend is not None:
         # if a mean were in a new tensor, the model would not use it, and would be trained
@@ -182,7 +183,7 @@ class Plan:
     Instead, it identifies each gradient by its number, which is its index in the list of all gradients."""
 
     def __init__(self, operands: list[Operand]) -> None:
-        self.assign_buckets(operands, [])
+        self.assign_buckets(operands, missing=[])
 
     def assign_buckets(self, operands: list[Operand], missing: list[int]) -> None:
         """Assigns gradients with the dtypes and shapes of `operands` to buckets. `missing` contains the numbers of the
@@ -220,6 +221,7 @@ def _plan_for(
     facts = [_facts_of(operand.backend, operand.name, operand.value) for operand in operands]
     # the dict refers to the model weakly, so the model's plans are deleted together with the model
     plans = session.plans.setdefault(model, {})
+    # the plan of each verb is stored together with the facts for which it was created
     if verb not in plans or plans[verb][0] != facts:
         session.require_supported(operands, "all_reduce", op="mean")
         unlisted.refuse(backend, model, verb=f"{verb} of", only_trained=True)

@@ -259,7 +259,7 @@ class Calls:
         self.waiting[peer.rank] = peer
         if pending.kind == SLOW:
             self.slow.add(peer.rank)
-        self._count(pending, 1)
+        self._count(pending, change=1)
         if pending.call == LEAVE:
             self.left = peer
 
@@ -267,7 +267,7 @@ class Calls:
         """Removes the call of a rank after the hub has answered it, or after it has ended
         without an answer."""
         if peer.pending is not None:
-            self._count(peer.pending, -1)
+            self._count(peer.pending, change=-1)
         peer.pending = None
         self.waiting.pop(peer.rank, None)
         self.slow.discard(peer.rank)

@@ -254,7 +254,16 @@ def _launch_of(launcher: _Launcher) -> Launch:
         # if there are several machines and no local ranks, each machine is assumed to run one process
         local_rank = rank if count_here == size else 0
     # if the number is not known, this machine still has at least this process
-    return Launch(launcher.name, rank, size, local_rank, count_here or 1, host, port, run)
+    return Launch(
+        launcher.name,
+        rank,
+        size,
+        local_rank,
+        local_size=count_here or 1,
+        host=host,
+        port=port,
+        run=run,
+    )
 
 
 def _check_numbers(

@@ -331,7 +331,7 @@ class _Ranks:
         Returns the exit status of the launcher."""
         # the first failure or signal ends all ranks
         while self._alive and not self._failed and not self._signal:
-            self._handle_event(None)
+            self._handle_event(timeout=None)
         if self._signal:
             output.say(
                 f"{signal.Signals(self._signal).name} is passed on to the ranks; processes that do not end are killed"

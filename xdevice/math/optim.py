@@ -446,7 +446,7 @@ def clip_by_global_norm(grads: Any, max_norm: float) -> Any:
         norm = _norm(rows)
         # the factor is at most 1, because a norm below `max_norm` is replaced by `max_norm`.
         # `clip` is used because a compiler could not trace an `if` on a tensor
-        factor = max_norm / array_namespace(norm).clip(norm, max_norm, None)
+        factor = max_norm / array_namespace(norm).clip(norm, min=max_norm)
         factor_for = _per_parameter(factor)
         return rows.rebuilt(rows.applied(lambda g: g * factor_for(g)))
 
@@ -470,7 +470,7 @@ def warmup(step: Any, steps: int) -> Any:
         return min((step + 1) / steps, 1.0)
     xp = array_namespace(step)
     # the "step" of a state is int32, and is cast to a float before the division
-    return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), None, 1.0)
+    return xp.clip((xp.astype(step, xp.float32) + 1.0) / float(steps), max=1.0)
 
 
 def cosine(step: Any, steps: int) -> Any:
@@ -489,5 +489,5 @@ def cosine(step: Any, steps: int) -> Any:
         # without rounding, cos(pi / 2) is 6e-17
         return 0.5 + 0.5 * round(math.cos(math.pi * min(step / steps, 1.0)), 15)
     xp = array_namespace(step)
-    progress = xp.clip(xp.astype(step, xp.float32) / float(steps), None, 1.0)
+    progress = xp.clip(xp.astype(step, xp.float32) / float(steps), max=1.0)
     return 0.5 + 0.5 * xp.cos(math.pi * progress)

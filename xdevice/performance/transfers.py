@@ -167,7 +167,8 @@ class transfers:
         return block.log
 
     def __exit__(self, *_: object) -> None:
-        block = self._entered.take()[0]
+        # without the id of the thread that entered the block
+        block, _ = self._entered.take()
         block.end()
 
 

@@ -47,7 +47,7 @@ def cross_entropies(logits: Array, labels: Array) -> Array:
     """Returns the cross-entropy of each row of logits and the row's label, which is the index of a class."""
     # with mode="fill", JAX returns NaN for a label that is not a class
     columns = _negative_out_of_range(labels, logits.shape[1])[:, None]
-    return -jnp.take_along_axis(jax.nn.log_softmax(logits), columns, 1, mode="fill")[:, 0]
+    return -jnp.take_along_axis(jax.nn.log_softmax(logits), columns, axis=1, mode="fill")[:, 0]
 
 
 # `partial`, because type checkers treat a plain `@jax.jit` as an untyped decorator
@@ -61,7 +61,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
 @partial(jax.jit)
 def embedding(indices: Array, table: Array) -> Array:
     """Returns the row of `table` for each index; NaN for an index out of range."""
-    return jnp.take(table, _negative_out_of_range(indices, table.shape[0]), 0, mode="fill")
+    return jnp.take(table, _negative_out_of_range(indices, table.shape[0]), axis=0, mode="fill")
 
 
 def _negative_out_of_range(indices: Array, n: int) -> Array:

@@ -358,10 +358,10 @@ def _mean(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     return total / (x.size // total.size)
 
 
-max = _reducing(operator("np", "max"), 0)
-mean = _reducing(_mean, np.nan)
-min = _reducing(operator("np", "min"), 0)
-prod = _reducing(operator("np", "prod"), 1)
+max = _reducing(operator("np", "max"), if_empty=0)
+mean = _reducing(_mean, if_empty=np.nan)
+min = _reducing(operator("np", "min"), if_empty=0)
+prod = _reducing(operator("np", "prod"), if_empty=1)
 
 
 @_with_numpy_semantics
@@ -385,7 +385,7 @@ def sum(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
     return total.reshape(tuple(1 if i in (axes or ()) else n for i, n in enumerate(shape)))
 
 
-_sum_of_empty = _reducing(_np.sum, 0)
+_sum_of_empty = _reducing(_np.sum, if_empty=0)
 
 
 def _recorded_sum_of_empty(x: Any, axes: tuple[int, ...] | None, keepdims: bool) -> Any:
@@ -547,5 +547,6 @@ linalg = SimpleNamespace(
         for name in ("eigh", "eigvalsh")
     },
     svd=_svd,
+    # S, the second of the factors U, S and Vh, which is the same without full matrices (False)
     svdvals=lambda x: _svd(x, False)[1],
 )

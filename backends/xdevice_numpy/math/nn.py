@@ -73,10 +73,10 @@ def one_hot(indices: Array, n: int, name: str) -> Array:
 def conv2d(x: Array, kernel: Array, bias: Array | None, stride: Pair, padding: Pair) -> Array:
     """Returns the convolution of the images `x` with `kernel`, plus `bias` for each output
     channel unless `bias` is None."""
-    windows = _windows(x, kernel.shape[2:], stride, padding, 0)
+    windows = _windows(x, kernel.shape[2:], stride, padding, value=0)
     # sums over the channels, rows and columns of each window; the output channels are the last
     # axis of the result, and are moved to axis 1
-    result = np.moveaxis(np.tensordot(windows, kernel, ((1, 4, 5), (1, 2, 3))), -1, 1)
+    result = np.moveaxis(np.tensordot(windows, kernel, axes=((1, 4, 5), (1, 2, 3))), -1, 1)
     return np.ascontiguousarray(result if bias is None else result + bias[:, None, None])
 
 
@@ -84,14 +84,14 @@ def max_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
     """Returns the maximum of each window of the images `x`. `size`, `stride` and `padding` are
     pairs (rows, columns)."""
     # with a padding of zeros, the maximum of a window of negative numbers would be 0
-    return np.asarray(np.max(_windows(x, size, stride, padding, -np.inf), (4, 5)))
+    return np.asarray(np.max(_windows(x, size, stride, padding, value=-np.inf), axis=(4, 5)))
 
 
 def avg_pool2d(x: Array, size: Pair, stride: Pair, padding: Pair) -> Array:
     """Returns the mean of each window of the images `x`. Padding consists of zeros, which are included in the mean.
     `size`, `stride` and `padding` are pairs (rows, columns)."""
     # the zeros of the padding are included, as in PyTorch
-    return np.asarray(np.mean(_windows(x, size, stride, padding, 0), (4, 5)))
+    return np.asarray(np.mean(_windows(x, size, stride, padding, value=0), axis=(4, 5)))
 
 
 def dropout(x: Array, mask: Array, keep: float) -> Array:
@@ -116,4 +116,4 @@ def _windows(
     rows, columns = stride
     # the view contains a window at each pixel, but only every `rows`-th row and every
     # `columns`-th column of windows is used
-    return np.asarray(_view(x, size, (2, 3))[:, :, ::rows, ::columns])
+    return np.asarray(_view(x, size, axis=(2, 3))[:, :, ::rows, ::columns])

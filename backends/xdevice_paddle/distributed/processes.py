@@ -231,7 +231,8 @@ def _open_store(group: Group) -> tuple[Any, int]:
         # rank 0 needs a moment before it listens; a rank that connects too early loses 3 s
         time.sleep(0.2)
     seconds = max(1, int(group.timeout))
-    store = _Store(host, int(first_port), group.rank == 0, group.size, seconds)
+    is_server = group.rank == 0
+    store = _Store(host, int(first_port), is_server, group.size, seconds)
     return store, int(first_number)
 
 

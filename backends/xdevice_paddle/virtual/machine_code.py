@@ -33,7 +33,7 @@ _RAX: Final = 0
 
 
 class Argument(NamedTuple):
-    """In a call of `Page.call`, represents an argument of the new function. `number` is its
+    """In a call of `Page.add_call`, represents an argument of the new function. `number` is its
     position, counted from 0."""
 
     number: int

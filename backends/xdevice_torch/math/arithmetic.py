@@ -181,7 +181,7 @@ def nonzero(x: Tensor) -> tuple[Tensor, ...]:
 
 def norm(x: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     """Returns the Euclidean norm over `axes`: the square root of the sum of the squared magnitudes."""
-    return torch.linalg.vector_norm(x, 2, axes, keepdims)  # type: ignore[no-any-return]
+    return torch.linalg.vector_norm(x, ord=2, dim=axes, keepdim=keepdims)  # type: ignore[no-any-return]
 
 
 # shapes and products

@@ -281,6 +281,6 @@ class TorchGraphs(Graphs):
     def replay(self, graph: Any) -> None:
         """Repeats the recorded work of a graph."""
         graph.replay()
-        # the dispatch mode of `blocking` is not called for the operations of a replay
+        # the dispatch mode of `blocking` is not called for the operations of a replay; None means all devices
         if is_blocking():
             self.synchronize(None)

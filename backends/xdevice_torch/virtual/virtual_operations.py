@@ -769,7 +769,7 @@ def _recurrent(op: Any) -> Callable[..., Any]:
         tensors = [*_tensors(args)]
         gpu = next(x.device for x in tensors if x.device.type == NAME)
         # before the move to the host, after which all tensors would be on one device
-        _check_devices(op, facts, tensors, args, {})
+        _check_devices(op, facts, tensors, args, kwargs={})
         # autocast for the CPU does not apply to a GPU
         with torch.autocast("cpu", enabled=False):
             results = op(*trees.replaced(torch.Tensor, lambda x: x.to(_HOST), args))

@@ -174,11 +174,11 @@ def _transformed(
     # normalization are used
     if function == "hfft":
         return _transformed(
-            checks, checks.xp.conj(x), "irfft", lengths, axes, _OPPOSITE_NORM[norm]
+            checks, checks.xp.conj(x), "irfft", lengths, axes, norm=_OPPOSITE_NORM[norm]
         )
     if function == "ihfft":
         return checks.xp.conj(
-            _transformed(checks, x, "rfft", lengths, axes, _OPPOSITE_NORM[norm])
+            _transformed(checks, x, "rfft", lengths, axes, norm=_OPPOSITE_NORM[norm])
         )
     kernel = getattr(checks.kernels.fft, function, None)
     if kernel is None:

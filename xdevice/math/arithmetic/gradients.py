@@ -276,6 +276,7 @@ def _parameters_one_by_one(
 ) -> tuple[Backend, list[Any]]:
     """Returns the result of `backend_and_tensors`, which has the same arguments, or raises its errors. This slower
     function is used for types that have not been parameters before, and whenever an error must be raised."""
+    # None in place of the container, because the walk contains it. The first tensor sets the backend
     tree, backend = trees.Tree(None, walk=walk), None
     leaves = []
     for i, x in enumerate(tree.leaves):

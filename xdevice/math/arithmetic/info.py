@@ -42,7 +42,7 @@ class Info:
 
     def default_device(self) -> Device:
         """Returns the device of new tensors: the device of the `with device:` block, or `cpu:0` outside a block."""
-        return creation.place_for(self._backend, None)
+        return creation.place_for(self._backend, device=None)
 
     def default_dtypes(self, *, device: object = None) -> dict[str, Any]:
         """Returns a dict with the default dtype for each kind of the standard, such as "integral". Kinds that

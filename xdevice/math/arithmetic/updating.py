@@ -114,6 +114,7 @@ class Rows:
     @property
     def tree(self) -> Tree:
         """The container as a `Tree`, which returns the path to a parameter."""
+        # None in place of the container, because the walk contains it
         return Tree(None, walk=self.walk)
 
     def _column(self, name: str, walk: Walked) -> list[Any]:

@@ -178,6 +178,7 @@ class _Arguments:
     def _name(self, i: int) -> str:
         """Returns the name of the leaf with the index `i` in errors: "argument", followed by
         the path of the leaf in the arguments."""
+        # None in place of the arguments, because the walk contains them
         return "argument" + trees.Tree(None, walk=self.walk).path(i)
 
     def device(self) -> Device:
