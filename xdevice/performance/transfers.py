@@ -167,8 +167,8 @@ class transfers:
         return block.log
 
     def __exit__(self, *_: object) -> None:
-        # without the id of the thread that entered the block
-        block, _ = self._entered.take()
+        # the second item, the id of the thread that entered the block, is not needed
+        block = self._entered.take()[0]
         block.end()
 
 
