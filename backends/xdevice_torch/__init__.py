@@ -12,6 +12,7 @@ memory.
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -121,6 +122,8 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         # PyTorch's name for the device type of `gpu:i`, such as "cuda", and the number of
         # devices of this type
         self._gpu, self._gpus = accelerators.detect()
+        # the value of CUDA_VISIBLE_DEVICES with which the GPUs were counted
+        self._visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         self._synchronize = accelerators.waiter(self._gpu)
         self._places = _Places(self._place)
         self._natives: dict[Device, torch.device] = {}
@@ -148,7 +151,20 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
     def count(self, kind: str) -> int:
         """Returns the number of devices of a kind: the number of accelerators for "gpu", 1 for
         "cpu" and "meta", and 0 for a kind that PyTorch lacks."""
-        return self._gpus if kind == "gpu" else int(kind in self.kinds)
+        if kind != "gpu":
+            return int(kind in self.kinds)
+        # a program may set CUDA_VISIBLE_DEVICES until CUDA starts, which reads it once
+        if self._gpu == "cuda" and not torch.cuda.is_initialized():
+            self._hide_gpus()
+        return self._gpus
+
+    def _hide_gpus(self) -> None:
+        """Counts the GPUs again if CUDA_VISIBLE_DEVICES has changed. The number never grows, because functions that
+        `probe` has returned depend on it."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if visible != self._visible:
+            self._visible = visible
+            self._gpus = min(self._gpus, accelerators.count(self._gpu))
 
     def describe(self, device: Device) -> DeviceInfo:
         """Returns the name of a device and the size of its memory in bytes. The size is None for the CPU, meta and

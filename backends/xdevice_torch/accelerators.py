@@ -53,7 +53,7 @@ def detect() -> tuple[str, int]:
     # a plugin hides the built-in accelerators from `_current_type`, so they are counted too
     names = _BUILT_IN if current is None else (current, *_BUILT_IN)
     # a dict, because `current` may also be one of the built-in accelerators
-    counts = {name: _count(name) for name in dict.fromkeys(names)}
+    counts = {name: count(name) for name in dict.fromkeys(names)}
     # XDEVICE_ACCELERATOR may choose an accelerator other than the current one
     name = (
         choose(
@@ -145,7 +145,7 @@ def _current_type() -> str | None:
     return None if current is None else current.type
 
 
-def _count(name: str) -> int:
+def count(name: str) -> int:
     """Returns the number of devices of the type `name`, without starting any device."""
     # MPS has one device or no device
     if name == "mps":

@@ -432,3 +432,23 @@ def test_a_plugin_that_does_not_load_is_left_out_by_a_variable(tmp_path):
     assert not printed(
         "-c", script, bare=True, PYTHONPATH=str(tmp_path), TORCH_DEVICE_BACKEND_AUTOLOAD="0"
     )
+
+
+def test_gpus_that_a_variable_hides_before_cuda_starts_are_not_counted():
+    found = printed(
+        "-c",
+        dedent("""
+        import os, torch
+        torch.cuda.device_count = lambda: len(os.environ["CUDA_VISIBLE_DEVICES"].replace("-1", "").split())
+        import xdevice
+        xdevice.set_backend("torch")
+        counts = [xdevice.num_gpus()]
+        for visible in ("1", "-1", "0 1"):
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible
+            counts.append(xdevice.num_gpus())
+        print(counts, xdevice.try_gpu())
+        """),
+        bare=True,
+        CUDA_VISIBLE_DEVICES="0 1",
+    )
+    assert found == "[2, 1, 0, 0] cpu:0"

@@ -174,6 +174,26 @@ def test_an_import_whose_last_use_is_gone_goes_too():
     compile(new, "main.py", "exec")
 
 
+@pytest.mark.parametrize(
+    ("text", "is_added"),
+    [
+        ("def f():\n    import torch\n    torch.cuda.synchronize()\n", False),
+        ("try:\n    import torch\nexcept ImportError:\n    torch = None\n{}", False),
+        ("if __name__ == '__main__':\n    import torch\n    torch.cuda.synchronize()\n", False),
+        ("def g():\n    import torch\nfrom torch import cuda\n\ncuda.synchronize()\n", True),
+        ("if flag:\n    import torch\nfrom torch import cuda\n\ncuda.synchronize()\n", True),
+        (
+            "class A:\n    import torch\n\n    def f(self, x):\n        self.torch.cuda.synchronize()\n{}",
+            True,
+        ),
+    ],
+)
+def test_an_import_of_pytorch_is_added_only_where_the_name_is_unknown(text, is_added):
+    new = ported_to("accelerator", text.format("from torch import cuda\ncuda.synchronize()\n"))
+    assert "torch.accelerator.synchronize()" in new
+    assert any(line == "import torch" for line in new.splitlines()) is is_added
+
+
 def test_a_minimum_leaves_newer_words_out_and_says_so():
     text = f"{HEAD}torch.cuda.synchronize()\nfree = torch.cuda.mem_get_info()\n"
     new = examined(text, goal=Goal("accelerator", version("2.9")))

@@ -145,6 +145,14 @@ def test_what_libraries_hand_on_is_followed(code):
         # a BatchEncoding moves in place
         ("XD163", "batch = load()\nbatch.to(torch.device('cpu'))"),
         ("XD163", "def f(x):\n    [b.to('cuda') for b in x]"),
+        # PyTorch's array shares memory with x if x is on the CPU
+        ("XD163", "a = x.numpy()\na[0] = 5"),
+        ("XD163", "a = x.cpu().numpy()\nb = a.reshape(-1)\nb += 1"),
+        ("XD163", "x.numpy().T.fill(0)"),
+        ("XD163", "import numpy as np\nnp.copyto(x.numpy(), 1.0)"),
+        ("XD163", "import numpy as np\nnp.add(1, 1, out=x.detach().numpy())"),
+        ("XD163", "a = x.numpy()\nx.view(-1).add_(1)"),
+        ("XD163", "a = x.detach().numpy()\nx[0] = 1"),
         ("XD166", "y = x.to('cuda', torch.float16)"),
         ("XD166", "args = ['cuda']\ny = x.to(*args)"),
         ("XD166", "y = x.to('cuda', copy=True)"),
@@ -162,6 +170,20 @@ def test_what_is_not_proven_stays_and_says_why(code, text):
     made = examined(f"{TENSOR}{text}\n")
     assert code in {site.code for site in made.sites if site.verdict == "open"}
     assert all(site.why for site in made.sites)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "x[0] = 1\na = x.numpy()",  # written before it is read
+        "a = x.numpy() + 1\na[0] = 5",
+        "a = x.numpy().copy()\na[0] = 5",
+        "a = x.numpy()\nx.requires_grad_()",
+        "a = x.numpy()\nb = a[0]",
+    ],
+)
+def test_an_array_of_its_own_need_not_share_memory(use):
+    assert "xdevice.to_numpy(x)" in ported(f"{TENSOR}{use}\n")
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,41 @@ def _lines_to_insert(module: PythonModule, sites: list[Site], backend: str | Non
         lines.append("import xdevice")
         if backend is not None:
             lines.append(f'xdevice.set_backend("{backend}")')
-    if re.search(r"\btorch\.", written) and not _has_import(module.tree, "torch"):
+    if any(not _is_torch_imported(module, site.line) for site in sites if _writes_torch(site)):
         lines.append("import torch")
     return lines
+
+
+def _writes_torch(site: Site) -> bool:
+    """Whether the new text of a site uses the name `torch`."""
+    return any(re.search(r"\btorch\.", edit.text) for edit in site.edits)
+
+
+def _is_torch_imported(module: PythonModule, line: int) -> bool:
+    """Whether an import makes the name `torch` known in a line: an import at the top level, or in a function or an `if`
+    around the line. If a program imports PyTorch only where it needs it, it may run without it elsewhere, so an import
+    at the top would break it."""
+    for node in module.nodes:
+        if not isinstance(node, ast.Import) or not any(
+            alias.name.split(".")[0] == "torch" and not alias.asname for alias in node.names
+        ):
+            continue
+        block = module.parents[node]
+        # `try: import torch`; where this import fails, there is no tensor to work with
+        while isinstance(block, ast.Try):
+            block = module.parents[block]
+        if isinstance(block, ast.Module):
+            return True
+        # a name in the body of a class is not known in its methods
+        if not isinstance(block, ast.ClassDef) and _covers(block, line):
+            return True
+    return False
+
+
+def _covers(node: ast.AST, line: int) -> bool:
+    """Whether a line is one of the lines of a node."""
+    first, last = getattr(node, "lineno", line), getattr(node, "end_lineno", line)
+    return bool(first <= line <= last)
 
 
 _CUDA_MODULE: Final = re.compile(r"torch\.cuda(\.|$)")

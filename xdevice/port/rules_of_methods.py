@@ -27,6 +27,7 @@ from .judging import (
 )
 from .knowledge import DECORDS_ARRAY, GLUONS_OUTPUT, MOVED_IN_PLACE, is_model
 from .rules_of_calls import names_gpu_without_index
+from .shared_memory import Sharing
 from .values import (
     DEVICES,
     NUMBERS,
@@ -46,6 +47,9 @@ _A_TENSOR: Final = "the receiver is a tensor"
 # the kinds of atoms for objects that are always on the host
 _HOST_KINDS: Final = ("array", "int", "float", "bool", "str")
 _ON_HOST: Final = Judgement("neutral", "the value is on the host already")
+_SHARED: Final = left_open(
+    "the program writes into the memory of the tensor, but to_numpy may return a copy", "XD163"
+)
 _SAME_ANYWHERE: Final = {
     "detach",
     "clone",
@@ -312,10 +316,11 @@ def read(use: Use) -> Judgement:
     # `x.numpy()[0] = 1` changes the tensor if it is on the CPU, but would not change it if
     # `x.numpy()` became a copy
     if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
-        return left_open(
-            "the program writes into the memory of the tensor, but to_numpy may return a copy",
-            "XD163",
-        )
+        return _SHARED
+    # only PyTorch's arrays share memory with their tensors
+    is_shared = use.method == "numpy" and "torch" in use.module.frameworks
+    if is_shared and Sharing(use.module.parents, use.full_name).is_noticed(use.node):
+        return _SHARED
     if _is_scalar_in_tensorflow(use):
         return left_open(
             "TensorFlow returns a number or string here, but to_numpy returns a 0-d array",
