@@ -535,7 +535,7 @@ def _is_layer(op: Any) -> bool:
 
 def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
     """Yields entries for the layers of a model in the order of definition. For a layer with parameters, yields the
-    entry in `layers`, followed by an entry for the activation. For a layer without parameters, yields a new entry."""
+    entry in `layers`, followed by an entry for the activation. For any other layer, yields a new entry."""
     # the `id`s of layers that the entry of another layer includes
     included: set[int] = set()
     for path, layer in _names.layers(model):
@@ -557,12 +557,16 @@ def _operations(model: Any, layers: Mapping[str, Layer]) -> Iterator[Layer]:
             function = getattr(layer, "activation", None)
             if layers[path].settings.get("activation") is not None and callable(function):
                 yield _with_axis(_function_entry(f"{path}.activation", function), layer)
-        # a layer that only computes
-        elif not layer.weights and not has_layers:
+        # a layer that only computes, or that has parameters of its own and is of an unknown kind, such as a
+        # SeparableConv2D; the code of the model itself is not read
+        elif not has_layers and (path or not layer.weights):
             operation = _TABLE.read(path, layer)
             if operation is not None:
                 yield _with_axis(operation, layer)
             yield from _arguments_entry(path, layer)
+        # a loop over a cell, whose settings are listed for the cell itself
+        elif isinstance(layer, kl.RNN):
+            yield ops.plain(f"{path}()", ops.OTHER, **_loop_settings(layer))
         # one of Keras's own layers that does more than only call the layers inside it
         elif (
             has_layers
@@ -585,6 +589,14 @@ def _merge_entry(path: str, layer: Any) -> Iterator[Layer]:
         yield ops.unknown_layer(
             f"{path}()", layer, ", ".join(f"{name}={arguments[name]}" for name in arguments)
         )
+
+
+def _loop_settings(layer: Any) -> Settings:
+    """Returns the settings of an RNN that are not those of its cell."""
+    settings = {
+        name: getattr(layer, name) for name in ("go_backwards", "return_sequences", "stateful")
+    }
+    return {"type": type(layer).__name__, **settings}
 
 
 def _arguments_entry(path: str, layer: Any) -> Iterator[Layer]:
@@ -691,14 +703,15 @@ def _follows_channels_last(layer: Any) -> bool:
 
 
 def _own_config(layer: Any) -> str:
-    """Returns the settings of one of Keras's own layers as a string "name=value, ...", or "" for a Lambda."""
+    """Returns the settings of one of Keras's own layers as a string "name=value, ...", or "" for a Lambda. The
+    initializers are left out: they only choose the values with which parameters begin."""
     if isinstance(layer, kl.Lambda):  # its config contains the user's code
         return ""
     config = layer.get_config()
     return ", ".join(
         f"{name}={config[name]}"
         for name in sorted(config)
-        if name not in ("name", "trainable", "dtype")
+        if name not in ("name", "trainable", "dtype") and not name.endswith("_initializer")
     )
 
 

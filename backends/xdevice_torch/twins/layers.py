@@ -265,7 +265,11 @@ def _avg_pool(axes: int, path: str, pool: Any) -> Layer:
 
 def _upsample(path: str, layer: Any) -> Layer:
     """Returns the description of the layer at `path`, an Upsample."""
-    return ops.upsample(path, layer.size, layer.scale_factor, layer.mode, layer.align_corners)
+    entry = ops.upsample(path, layer.size, layer.scale_factor, layer.mode, layer.align_corners)
+    # only PyTorch has this setting, which changes where the new pixels lie if the factor is not a whole number
+    if not layer.recompute_scale_factor:
+        return entry
+    return entry._replace(settings={**entry.settings, "recompute_scale_factor": True})
 
 
 def _pad(mode: str, axes: int, path: str, layer: Any) -> Layer:

@@ -243,6 +243,74 @@ def test_two_models_of_one_framework_that_are_set_differently_are_told_apart():
     xdevice.assert_parity(one, two)
 
 
+def test_a_setting_that_only_one_model_of_one_framework_states_is_a_difference():
+    nn = _torch()
+
+    class Attention(nn.Module):
+        def __init__(self, **settings):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, **settings)
+
+    class Upsample(nn.Module):
+        def __init__(self, **settings):
+            super().__init__()
+            self.up = nn.Upsample(scale_factor=1.7, mode="bilinear", **settings)
+
+    for cls, setting in ((Attention, "add_zero_attn"), (Upsample, "recompute_scale_factor")):
+        usual, other = cls(), cls(**{setting: True})
+        other.load_state_dict(usual.state_dict())
+        xdevice.assert_parity(usual, usual)
+        for pair, line in (
+            ((usual, other), f"{setting} is not set, expected True"),
+            ((other, usual), f"{setting} is True, expected not set"),
+        ):
+            with pytest.raises(xdevice.errors.ParityError, match=line):
+                xdevice.assert_parity(*pair)
+
+
+def test_recurrent_layers_and_norms_of_keras_with_other_settings_are_told_apart():
+    layers = pytest.importorskip("keras").layers
+    for cls, settings, name in (
+        (layers.LSTM, {"recurrent_activation": "hard_sigmoid"}, "recurrent_activation"),
+        (layers.GRU, {"go_backwards": True}, "go_backwards"),
+        (layers.LayerNormalization, {"axis": 1}, "axis"),
+    ):
+        arguments = (8,) if cls is not layers.LayerNormalization else ()
+        with pytest.raises(xdevice.errors.ParityError, match=f"{name} is not set, expected"):
+            xdevice.assert_parity(
+                *_with_equal_weights(cls(*arguments), cls(*arguments, **settings))
+            )
+
+
+def test_layers_of_keras_with_parameters_of_an_unknown_kind_are_told_apart():
+    layers = pytest.importorskip("keras").layers
+    for one, other in (
+        (layers.SeparableConv1D(8, 3), layers.SeparableConv1D(8, 3, padding="same")),
+        (layers.RNN(layers.LSTMCell(8)), layers.RNN(layers.LSTMCell(8, activation="relu"))),
+        (layers.RNN(layers.GRUCell(8)), layers.RNN(layers.GRUCell(8), go_backwards=True)),
+    ):
+        with pytest.raises(xdevice.errors.ParityError, match="these settings differ"):
+            xdevice.assert_parity(*_with_equal_weights(one, other))
+    xdevice.assert_parity(
+        *_with_equal_weights(
+            layers.SeparableConv1D(8, 3),
+            layers.SeparableConv1D(8, 3, pointwise_initializer="he_normal"),
+        )
+    )
+
+
+def _with_equal_weights(*layers):
+    """Returns a functional model of Keras for each layer; all have the weights of the first."""
+    import keras
+
+    models = []
+    for layer in layers:
+        inputs = keras.Input((8, 8))
+        models.append(keras.Model(inputs, layer(inputs)))
+        models[-1].set_weights(models[0].get_weights())
+    return models
+
+
 # inputs=
 
 

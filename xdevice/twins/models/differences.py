@@ -462,9 +462,9 @@ def _differences_of_pair(
 def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
     """Compares two models of the same framework. Returns a line for each layer that only one model has, and for each
     layer that has different kinds in the two models. Also returns a line for each setting that differs between two
-    layers at the same path. Settings that only one of the two layers states are left out. Each line gives the value in
-    `actual` first. The list is empty if the backend cannot list the operations of models. Raises `AbsentNameError` if
-    the installed release of the framework lacks a private name that the backend needs."""
+    layers at the same path. Each line gives the value in `actual` first. The list is empty if the backend cannot list
+    the operations of models. Raises `AbsentNameError` if the installed release of the framework lacks a private name
+    that the backend needs."""
     try:
         ours, theirs = (
             {layer.path: layer for layer in backend.operations(model, backend.layers(model))}
@@ -484,11 +484,25 @@ def differing_layers(backend: Backend, actual: Any, expected: Any) -> list[str]:
                 lines.append(f"{path or 'the model'}: it is {mine}, expected {its}")
             continue
         lines += [
-            f"{path or other.kind}: {name} is {_text(one.settings[name])}, expected {_text(value)}"
-            for name, value in other.settings.items()
-            if name in one.settings and not layouts.same_setting(one.settings[name], value)
+            f"{path or other.kind}: {name} is {_stated(one, name)}, expected {_stated(other, name)}"
+            for name in dict.fromkeys((*other.settings, *one.settings))
+            if _differs(one, other, name)
         ]
     return lines
+
+
+def _differs(one: Layer, other: Layer, name: str) -> bool:
+    """Whether the setting `name` differs between two layers of the same kind and the same framework. An adapter leaves
+    out a setting that no other framework has if it has its usual value, so a setting that only one layer states
+    differs. The only exception is `ndim`, which is known only in some models."""
+    if name not in one.settings or name not in other.settings:
+        return name != "ndim"
+    return not layouts.same_setting(one.settings[name], other.settings[name])
+
+
+def _stated(layer: Layer, name: str) -> str:
+    """Returns the setting `name` of a layer as a string, or "not set" if the layer does not state it."""
+    return _text(layer.settings[name]) if name in layer.settings else "not set"
 
 
 def _name_of(layer: Layer) -> str:

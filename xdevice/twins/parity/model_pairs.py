@@ -192,7 +192,7 @@ def read_settings(
     if ours is None or theirs is None:
         return [], []
     # both models have the same kinds of layers under the same names, so their settings can be compared without pairing.
-    # Settings that only one model states are left out, so both lists are the same
+    # Within one framework, a setting that a model does not state has its usual value, so both lists are the same
     if ours.backend is theirs.backend and not names and _are_laid_out_alike(ours, theirs):
         lines = differing_layers(ours.backend, actual, expected)
         return lines, lines
