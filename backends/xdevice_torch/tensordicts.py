@@ -60,7 +60,7 @@ def container_way(x: Any, backend: Primitives) -> Way | None:
         return _locked_as(x, x.clone().to(native))
 
     return Way(
-        flatten=_items,
+        flatten=lambda x: _items(library, x),
         rebuild=lambda old, inside: _rebuilt(library, old, inside),
         move=move,
         copy=copy,
@@ -98,9 +98,9 @@ def _hidden(
     """Yields the path and the tensor of each tensor inside a non-tensor entry of the collection `x`, such as a dict.
     `name` is the path to `x`, `is_inside` is True if `x` itself is inside such an entry, and `library` is the module
     tensordict."""
-    # a non-tensor entry is wrapped in an object whose attribute `data` is the entry
+    # a non-tensor entry is wrapped in an object that `_content` unwraps
     if not is_inside and library.is_non_tensor(x):
-        x, is_inside = x.data, True
+        x, is_inside = _content(x), True
     # the non-tensor entry may be a tensor itself, which is then its only content
     entries = [("", x)] if isinstance(x, torch.Tensor) else _entries(x)
     for path, inner in entries:
@@ -123,8 +123,23 @@ def _refuse_left_behind(library: ModuleType, x: Any, native: torch.device) -> No
         )
 
 
-def _items(x: Any) -> dict[str, Any]:
-    """Returns the entries of a collection. Raises `ContainerError` for a lazily stacked collection."""
+def _content(x: Any) -> Any:
+    """Returns the value of a non-tensor entry. If the entry has a value for each row, returns the list of these
+    values."""
+    # the attribute `data` of an entry with a value for each row raises an error if the values differ
+    return x.tolist() if hasattr(x, "tensordicts") else x.data
+
+
+def _items(library: ModuleType, x: Any) -> dict[str, Any]:
+    """Returns the entries of a collection. For a non-tensor entry, whose own `items` is empty, returns its value, or
+    the entries for its rows. If the entry contains tensors, returns nothing, because a collection does not move them.
+    Raises `ContainerError` for a lazily stacked collection. `library` is the module tensordict."""
+    if library.is_non_tensor(x):
+        if next(_hidden(library, x), None) is not None:
+            return {}
+        if hasattr(x, "tensordicts"):
+            return {str(i): row for i, row in enumerate(x.tensordicts)}
+        return {"data": x.data}
     # only lazily stacked collections have this attribute
     if hasattr(x, "stack_dim"):
         raise ContainerError(
@@ -137,10 +152,16 @@ def _items(x: Any) -> dict[str, Any]:
 def _rebuilt(library: ModuleType, old: Any, entries: dict[str, Any]) -> Any:
     """Returns a collection like `old` with these entries, or a dict if not all entries are PyTorch tensors or
     collections. `library` is the module tensordict."""
+    if hasattr(old, "tensordicts"):
+        return library.NonTensorStack(*entries.values(), stack_dim=old.stack_dim)
+    if library.is_non_tensor(old):
+        return library.NonTensorData(entries["data"], batch_size=old.batch_size)
     if not all(
         isinstance(x, torch.Tensor) or library.is_tensor_collection(x) for x in entries.values()
     ):
-        return {key: x.data if library.is_non_tensor(x) else x for key, x in entries.items()}
+        return {
+            key: _content(x) if library.is_non_tensor(x) else x for key, x in entries.items()
+        }
     tensors = [x for x in entries.values() if not library.is_non_tensor(x)]
     # below, the first tensor stands for all tensors, because a collection refuses an entry whose
     # first axes differ from its batch size, and moves each entry to its own device if it has one.
@@ -156,10 +177,16 @@ def _rebuilt(library: ModuleType, old: Any, entries: dict[str, Any]) -> Any:
     device = tensors[0].device if tensors and old.device is not None else old.device
     new = old.empty(batch_size=size, device=device)
     for key, x in entries.items():
-        if library.is_non_tensor(x):
+        if library.is_non_tensor(x) and not hasattr(x, "tensordicts"):
             new.set_non_tensor(key, x.data)
-        else:
-            new.set(key, x)
+            continue
+        if library.is_non_tensor(x) and x.batch_size[: len(size)] != new.batch_size:
+            raise ContainerError(
+                f"xdevice cannot split or join the values in [{key!r}], which are not tensors; split this "
+                f"{type(old).__qualname__} with its own method split, or join the parts with torch.cat, and move each "
+                "part with xdevice.to_device"
+            )
+        new.set(key, x)
     return _locked_as(old, new)
 
 

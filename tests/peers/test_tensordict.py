@@ -16,6 +16,7 @@ with warnings.catch_warnings():
     from tensordict import (
         LazyStackedTensorDict,
         NonTensorData,
+        NonTensorStack,
         TensorDict,
         TensorDictParams,
         tensorclass,
@@ -261,3 +262,45 @@ def test_tensors_in_what_is_not_a_tensor_are_not_left_behind(verb):
     assert xdevice.device_of(x) is xdevice.cpu()
     assert not xdevice.same_device(x.to(xdevice.backend("torch").to_native(xdevice.gpu(1))))
     assert xdevice.device_of(verb(x, "cpu")) is xdevice.cpu()
+
+
+def with_texts():
+    return TensorDict(
+        {"a": torch.arange(4.0), "task": NonTensorStack("walk", "run", "walk", "sit")},
+        batch_size=[4],
+    )
+
+
+def test_texts_of_rows_go_with_their_rows(place):
+    texts = with_texts()["task"]
+    for verb in (xdevice.to_device, xdevice.copy_to):
+        moved = verb(with_texts(), place)
+        assert place_of(moved["a"]) is place
+        assert list(moved["task"]) == list(texts)
+    replicas = xdevice.parallel.replicate(with_texts(), ["gpu:0", "gpu:1"])
+    assert [list(replica["task"]) for replica in replicas] == [list(texts)] * 2
+    assert list(xdevice.to_numpy(with_texts())["task"]) == list(texts)
+
+
+def test_texts_of_rows_are_split_and_joined_by_the_librarys_methods():
+    advice = r"with its own method split, or join the parts with torch.cat"
+    with pytest.raises(xdevice.errors.ContainerError, match=advice):
+        xdevice.split_batch(with_texts(), ["gpu:0", "gpu:1"])
+    parts = with_texts().split(2)
+    with pytest.raises(
+        xdevice.errors.ContainerError, match=r"\['task'\]\['1'\]\['data'\] is 'sit'"
+    ):
+        xdevice.parallel.gather(parts, "cpu")
+    moved = [xdevice.to_device(part, f"gpu:{i}") for i, part in enumerate(parts)]
+    whole = torch.cat([xdevice.to_device(part, "cpu") for part in moved])
+    assert list(whole["task"]) == list(with_texts()["task"])
+    with pytest.raises(xdevice.errors.ContainerError, match=advice):
+        xdevice.parallel.gather([parts[0], parts[0]], "cpu")
+
+
+def test_parts_with_different_texts_are_not_joined():
+    for make in (with_text, transition):
+        first, second = make(), make()
+        second.set_non_tensor("task" if make is with_text else "label", "fly")
+        with pytest.raises(xdevice.errors.ContainerError, match=r"parts\[1\].* is 'fly'"):
+            xdevice.parallel.gather([first, second], "cpu")

@@ -186,6 +186,15 @@ def test_caches_go_with_what_holds_them(wrap, make, place):
     assert type(layers(xdevice.to_numpy(batch)["past_key_values"])[0].keys) is np.ndarray
 
 
+def test_parts_of_a_cache_are_joined_although_each_records_its_device():
+    whole = DynamicCache()
+    whole.update(torch.arange(8.0).reshape(4, 1, 2, 1), torch.ones(4, 1, 2, 1), 0)
+    parts = xdevice.split_batch({"cache": whole}, ["gpu:0", "gpu:1"])
+    joined = xdevice.parallel.gather(parts, "cpu")["cache"]
+    assert layers(joined)[0].device == torch.device("cpu")
+    assert torch.equal(layers(joined)[0].keys, layers(whole)[0].keys)
+
+
 def layers(x):
     if isinstance(x, transformers.EncoderDecoderCache):
         return [*x.self_attention_cache.layers, *x.cross_attention_cache.layers]

@@ -178,6 +178,32 @@ def test_what_paddle_cannot_split_is_refused_by_its_dtype(backend, dtype):
     assert xdevice.device_of(xdevice.to_device(x, devices()[0])) is devices()[0]
 
 
+def test_each_part_may_record_its_own_device(backend):
+    @dataclasses.dataclass
+    class Held:
+        x: object
+        device: object
+        place: object = None
+
+    whole = Held(tensor([1.0, 2.0]), xdevice.cpu())
+    parts = xdevice.split_batch([whole], devices())
+    assert [part[0].device for part in parts] == devices()
+    [joined] = xdevice.parallel.gather(parts, "cpu")
+    assert joined.device is xdevice.cpu()
+    assert numbers(joined.x) == [1, 2]
+    # an attribute that does not say where the tensors of the object are is a value like any other
+    for name, values in (("place", devices()), ("device", [xdevice.gpu(8), xdevice.gpu(9)])):
+        for part, value in zip(parts, values, strict=True):
+            setattr(part[0], name, value)
+        if values[0] is not values[1]:
+            with pytest.raises(
+                xdevice.errors.ContainerError, match=rf"parts\[1\]\[0\]\.{name} is"
+            ):
+                xdevice.parallel.gather(parts, "cpu")
+        for part in parts:
+            part[0].place = None
+
+
 def test_a_nan_beside_the_tensors_is_the_same_in_all_parts(backend):
     parts = [{"x": tensor([1.0]), "rate": float("nan")} for _ in range(2)]
     whole = xdevice.parallel.gather(parts, "cpu")

@@ -154,18 +154,30 @@ def fill_attributes(new: Any, x: Any, keys: Iterable[Any], children: Sequence[An
     return new
 
 
+def recorded_device(recorded: Any) -> Device | None:
+    """Returns the device that an attribute records, as a framework's own device object or as a `Device`. Returns None
+    if the attribute's value is not a device."""
+    owner = registry.owner_of(type(recorded))
+    place = owner.from_native(recorded) if owner is not None else recorded
+    return place if type(place) is Device else None
+
+
+def described_prefix(name: str) -> str:
+    """Returns how the names of the tensors begin whose device the attribute `name` records: `key` for `key_device`. The
+    result is empty for `device`, because every name begins with it."""
+    return name.removesuffix("device").strip("_")
+
+
 def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) -> Any:
     """Returns the new value of the attribute `name`, in which an object records a device. `recorded` is the attribute's
     old value, `x` is the old object, and `values` contains the attributes of the new object by name. The attribute
     `device` describes all tensors of the object; `some_device` describes the tensors whose names begin with `some`. If
     all described tensors were on the recorded device and are now on the same device, returns that device; otherwise
     returns the old value."""
-    # either a framework's own device object, or a `Device`
     owner = registry.owner_of(type(recorded))
-    place = owner.from_native(recorded) if owner is not None else recorded
+    place = recorded_device(recorded)
     before = attributes(x)
-    # "some" for `some_device`; empty for `device`, so every name begins with it
-    prefix = name.removesuffix("device").strip("_")
+    prefix = described_prefix(name)
     # the pairs of the old and the new device of each described tensor
     moves = set()
     for other, child in values.items():
@@ -185,11 +197,7 @@ def _updated_device(name: str, recorded: Any, x: Any, values: dict[Any, Any]) ->
                 )
     # if the old value is not a device, or the tensors have not all moved from that device to one other
     # device, it is not certain that the attribute describes the tensors
-    if (
-        type(place) is not Device
-        or len(moves) != 1
-        or not all(was is place for was, _ in moves)
-    ):
+    if place is None or len(moves) != 1 or not all(was is place for was, _ in moves):
         return recorded
     _, new_place = moves.pop()
     return owner.to_native(new_place) if owner is not None else new_place

@@ -7,11 +7,12 @@ tensors. Everything is checked, in all containers and on all devices, before a t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from xdevice.base import devices as _devices
 from xdevice.base.devices import Device
 from xdevice.containers import trees
+from xdevice.containers.attributes import described_prefix, recorded_device
 from xdevice.core import registry
 from xdevice.errors import (
     ArgumentError,
@@ -48,6 +49,10 @@ from .operands import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+_RECORDED: Final = object()
+"""Takes the place of each attribute that records the device of its object's tensors, when parts are compared. The parts
+are on different devices, so these attributes differ."""
 
 
 def split_batch(x: Any, devices: Iterable[object], even: bool = True) -> list[Any]:
@@ -130,7 +135,7 @@ def gather(parts: Iterable[Any], device: object) -> Any:
         tensors_in(part, name=f"parts[{i}]", verb="gather") for i, part in enumerate(listed)
     ]
     _check_structures(listed, rows, name="parts")
-    _check_non_tensors(listed)
+    _check_non_tensors(listed, rows)
     columns = list(zip(*rows, strict=True))
     for column in columns:
         # the parts may have different lengths along axis 0, along which they are joined
@@ -408,9 +413,9 @@ def _check_structures(listed: list[Any], rows: list[list[Operand]], name: str) -
         )
 
 
-def _check_non_tensors(parts: list[Any]) -> None:
+def _check_non_tensors(parts: list[Any], rows: list[list[Operand]]) -> None:
     """Raises `ContainerError` if a value that is not a tensor differs between the parts,
-    because the joined result can have only one value in its place."""
+    because the joined result can have only one value in its place. `rows` contains the operands of each part."""
     # the values of each part, by their paths. `_check_structures` has ensured that either every part is a tensor,
     # without other values, or no part is a tensor. So `i` below is the index in `parts`
     others = [
@@ -418,6 +423,11 @@ def _check_non_tensors(parts: list[Any]) -> None:
         for part in parts
         if not is_leaf(part)
     ]
+    for i, values in enumerate(others):
+        tensors = {operand.name.removeprefix(f"parts[{i}]"): operand for operand in rows[i]}
+        for path, value in values.items():
+            if _records_device(path, value, tensors):
+                values[path] = _RECORDED
     for i, values in enumerate(others):
         # all paths in this part or in the first part
         for path in {**others[0], **values}:
@@ -428,6 +438,25 @@ def _check_non_tensors(parts: list[Any]) -> None:
                     f"parts[{i}]{path} is {shown(value)}, but parts[0]{path} is {shown(first)}; values that are "
                     "not tensors must be the same in all parts"
                 )
+
+
+def _records_device(path: str, value: Any, tensors: dict[str, Operand]) -> bool:
+    """Whether the value at this path is an attribute, such as `device` or `key_device`, in which an object records the
+    device of its tensors. Joining the tensors updates it. `tensors` contains the tensors of the part, by their
+    paths."""
+    holder, _, name = path.rpartition(".")
+    if not name.endswith("device"):
+        return False
+    recorded = recorded_device(value)
+    begin = f"{holder}.{described_prefix(name)}"
+    described = [
+        operand
+        for other, operand in tensors.items()
+        if other.startswith(begin) and other.rpartition(".")[0] == holder
+    ]
+    return bool(described) and all(
+        operand.backend.device_of(operand.value) is recorded for operand in described
+    )
 
 
 def _is_same(first: Any, second: Any) -> bool:
