@@ -143,7 +143,8 @@ class TensorflowCalls(Calls):
             try:
                 yield follow
             finally:
-                _followed.remove(followed)
+                # by identity, because `remove` would compare the tensors in the lists
+                _followed[:] = [other for other in _followed if other is not followed]
 
     @contextmanager
     def operation_calls(self, run: common.Run, leaf: common.Leaf) -> Iterator[None]:

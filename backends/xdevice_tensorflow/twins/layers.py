@@ -41,7 +41,7 @@ from xdevice.twins.contract.layouts import Layer, Part
 from xdevice_tensorflow import names as _names
 from xdevice_tensorflow.parts import layers_in, nodes_of, tf_variable
 
-from . import pixels
+from . import pixels, wiring
 from .axes import axis_settings
 
 if TYPE_CHECKING:
@@ -878,3 +878,4 @@ class TensorflowLayers(Operations):
                 ids.get(path.removesuffix(".activation"), 0)
             )
             yield layer._replace(line=line or "")
+        yield from wiring.entries(model, _UNLISTED, _own_config)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Shape = tuple[Any, ...]
 
-_history = private.field("keras.src.ops.node.Node._keras_history")
+history_of = private.field("keras.src.ops.node.Node._keras_history")
 _RESHAPES: Final = ("Flatten", "Reshape", "Ravel")
 """The names of the classes of layers that reshape, and of the classes that represent reshaping functions of
 `keras.ops`. Names are used because Keras's classes for functions are private."""
@@ -210,9 +210,9 @@ def graph_of(layers: list[Any]) -> Graph:
     # maps the `id` of each Input to the models that begin with it: several models may begin
     # with the same Input
     models_by_input: dict[int, list[Any]] = {}
-    for layer in filter(_is_model, layers):
+    for layer in filter(is_functional, layers):
         for tensor in layer.inputs:
-            models_by_input.setdefault(id(_history(tensor).operation), []).append(layer)
+            models_by_input.setdefault(id(history_of(tensor).operation), []).append(layer)
 
     def before(op: Any) -> list[Any]:
         """Returns the ops whose outputs an op uses."""
@@ -225,7 +225,7 @@ def graph_of(layers: list[Any]) -> Graph:
     ops: dict[int, Any] = {}
     following: dict[int, list[Any]] = {}
     # functions are not in `layers`, so they are found by walking back from the layers
-    waiting = [layer for layer in layers if nodes_of(layer) and not _is_model(layer)]
+    waiting = [layer for layer in layers if nodes_of(layer) and not is_functional(layer)]
     while waiting:
         op = waiting.pop()
         if id(op) in ops:
@@ -237,7 +237,7 @@ def graph_of(layers: list[Any]) -> Graph:
     return Graph(list(ops.values()), before, lambda op: following.get(id(op), []))
 
 
-def _is_model(op: Any) -> bool:
+def is_functional(op: Any) -> bool:
     """Whether an op is a functional model, which may be inside another model."""
     return bool(getattr(op, "outputs", None)) and hasattr(op, "inputs")
 
@@ -245,11 +245,11 @@ def _is_model(op: Any) -> bool:
 def _last_ops(op: Any) -> Iterator[Any]:
     """If `op` is a model, yields the layers that compute the outputs of the model, even layers inside inner models.
     Otherwise, yields `op` itself."""
-    if not _is_model(op):
+    if not is_functional(op):
         yield op
         return
     for tensor in op.outputs:
-        yield from _last_ops(_history(tensor).operation)
+        yield from _last_ops(history_of(tensor).operation)
 
 
 def _reshape_of(op: Any, node: Any, graph: Graph) -> _Reshape | None:

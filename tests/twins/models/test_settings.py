@@ -299,6 +299,57 @@ def test_layers_of_keras_with_parameters_of_an_unknown_kind_are_told_apart():
     )
 
 
+def test_functional_models_of_keras_with_other_wiring_are_told_apart():
+    keras = pytest.importorskip("keras")
+    layers, calls_elsewhere = keras.layers, []
+
+    def models(*wirings):
+        made = []
+        for wire in wirings:
+            inputs = [keras.Input((4,)), keras.Input((4,))]
+            made.append(keras.Model(inputs, wire(inputs)))
+            made[-1].set_weights(made[0].get_weights())
+        return made
+
+    def of_inner_model(inputs):
+        one = keras.Input((4,))
+        inner = keras.Model(one, layers.Add()([one, layers.Dense(4)(one)]))
+        return layers.Subtract()(list(map(inner, inputs)))
+
+    def called_elsewhere(inputs):
+        dense = layers.Dense(4)
+        outputs = dense(inputs[0])
+        other = keras.Input((4,))
+        calls_elsewhere.append(keras.Model(other, dense(dense(other))))
+        return outputs
+
+    for one, other in (
+        (lambda both: layers.Add()(both), lambda both: layers.Maximum()(both)),
+        (lambda both: layers.Subtract()(both), lambda both: layers.Subtract()(both[::-1])),
+        (lambda both: both[0] - both[1], lambda both: both[1] - both[0]),
+        (
+            lambda both: layers.Dense(4)(layers.Concatenate()(both)),
+            lambda both: layers.Dense(4)(layers.Concatenate()(both[::-1])),
+        ),
+        (
+            lambda both: layers.Dot(axes=1)(both),
+            lambda both: layers.Dot(axes=1, normalize=True)(both),
+        ),
+        (lambda both: both, lambda both: both[::-1]),
+    ):
+        with pytest.raises(xdevice.errors.ParityError, match="these settings differ"):
+            xdevice.assert_parity(*models(one, other))
+    for one, other in (
+        (
+            lambda both: layers.Add(name="sum")(both),
+            lambda both: layers.Add(name="total")(both[::-1]),
+        ),
+        (of_inner_model, of_inner_model),
+        (lambda both: layers.Dense(4)(both[0]), called_elsewhere),
+    ):
+        xdevice.assert_parity(*models(one, other))
+
+
 def _with_equal_weights(*layers):
     """Returns a functional model of Keras for each layer; all have the weights of the first."""
     import keras

@@ -409,3 +409,21 @@ def test_what_is_no_model_is_refused():
             xdevice.parity.capture_intermediates(thing),
         ):
             pass
+
+
+def test_two_keras_models_are_traced_one_inside_the_other():
+    keras = pytest.importorskip("keras")
+    tf = pytest.importorskip("tensorflow")
+    outer, inner = (
+        keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)]) for _ in range(2)
+    )
+    x = np.ones((2, 4), "float32")
+    # both have then recorded one output, and lists of as many tensors can be taken for one another
+    with (
+        xdevice.parity.capture_intermediates(outer) as of_outer,
+        xdevice.parity.capture_intermediates(inner) as of_inner,
+        tf.GradientTape() as tape,
+    ):
+        loss = tf.reduce_sum(outer(x)) + tf.reduce_sum(inner(x))
+        tape.gradient(loss, [model.trainable_variables[0] for model in (outer, inner)])
+    assert len(of_outer) == len(of_inner) == 1

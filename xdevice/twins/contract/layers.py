@@ -78,7 +78,9 @@ class Operations(Layers):
 
         The code of a class from outside the framework may compute anything. If such a class has its own code for calls,
         its layer is listed with the kind "other". A layer with parameters instead keeps its kind, and is followed by an
-        entry of the kind "other"."""
+        entry of the kind "other".
+
+        If the framework knows which layers use the outputs of which others, entries of the kind `WIRING` may follow."""
         raise self.unsupported(
             "reading the settings of layers without parameters", "compare the settings yourself"
         )

@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 OTHER: Final = "other"
 """The kind of an entry for a layer of an unknown class, or for a fact that no setting expresses."""
+WIRING: Final = "wiring"
+"""The kind of an entry that names the layers whose outputs a layer uses. Such entries are compared only between two
+models of one framework, because in other frameworks the code of the model chooses the inputs of its layers."""
 WHOLE: Final = "the whole model"
 """The name of the line (a sequence of layers, see `_Lines`) if all layers of a model form a single line."""
 OUTSIDE_TOO: Final = "with windows that begin after the end of the image"

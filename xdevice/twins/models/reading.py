@@ -16,6 +16,7 @@ from xdevice.twins import owners
 from xdevice.twins.contract import layouts
 from xdevice.twins.contract.dialects import DEPTHWISE, DIALECTS
 from xdevice.twins.contract.layouts import Layer, Part
+from xdevice.twins.contract.operations import WIRING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -217,7 +218,9 @@ def read_model(backend: Backend, model: Any, kinds: Names | None = None) -> Twin
     variables = dict(backend.variables(model))
     layers = list(backend.layers(model))
     try:
-        sequence = list(backend.operations(model, layers))
+        sequence = [
+            layer for layer in backend.operations(model, layers) if layer.kind != WIRING
+        ]
     # this is an `UnsupportedError` too, but it means that this release of the framework lacks a private name that the
     # adapter needs, and not that the backend lists no operations
     except AbsentNameError:
