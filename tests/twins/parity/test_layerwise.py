@@ -121,6 +121,33 @@ def test_a_fault_of_the_other_side_is_named_too():
         )
 
 
+@pytest.mark.parametrize("index", [0, 2, 3])
+def test_a_fault_after_flattened_images_is_named_at_its_layer(index):
+    """Keras flattens rows, columns and channels, PyTorch channels, rows and columns."""
+    import keras
+    import torch
+
+    layers, nn = keras.layers, torch.nn
+    # as many channels as rows and columns, so that the shapes do not show where the channels are
+    of_keras = keras.Sequential(
+        [
+            keras.Input((5, 5, 3)), layers.Conv2D(3, 3), layers.Flatten(), layers.Dense(4),
+            layers.Dense(5),
+        ]
+    )  # fmt: skip
+    of_torch = nn.Sequential(
+        nn.Conv2d(3, 3, 3), nn.Flatten(), nn.Linear(27, 4), nn.Linear(4, 5)
+    )
+    state = xdevice.models.convert_state(of_keras, "torch", like=of_torch)
+    xdevice.load(state, into=of_torch)
+    images = np.ascontiguousarray(IMAGE[:, :, :5, :5].transpose(0, 2, 3, 1))
+    xdevice.assert_parity(of_keras, of_torch, inputs=images)
+    with torch.no_grad():
+        of_torch[index].weight *= 1.5
+    with pytest.raises(ParityError, match=rf"the first layer that differs is .* with {index} "):
+        xdevice.assert_parity(of_keras, of_torch, inputs=images)
+
+
 def test_a_padding_is_named_at_its_layer():
     here, there = pair("paddle")
     there[5]._padding = there[5]._updated_padding = [1, 1]

@@ -15,7 +15,10 @@ steps up to the first layer that differs.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy
 
 from xdevice.twins.contract import layouts
 
@@ -25,8 +28,6 @@ from .traces import name_of_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import numpy
 
     from xdevice.twins.contract.layouts import Layer
 
@@ -179,7 +180,7 @@ class TwoRuns:
             compare = (
                 distance_without_padding if our_layer.kind == "conv" else distance_in_any_order
             )
-            input_error = _error_of_first(calls.actual.inputs, call.inputs, compare)
+            input_error = self._error_of_pixels(calls.actual.inputs, call.inputs, compare)
             yield _Step(calls, is_input=True, error=input_error)
             # if only one of the two layers includes an activation, their outputs cannot be compared
             has_other_activation = our_layer.kind == "batch_norm" and our_layer.settings.get(
@@ -192,6 +193,46 @@ class TwoRuns:
                 if has_other_activation
                 else _error_of_first(calls.actual.outputs, call.outputs),
             )
+
+    def _error_of_pixels(
+        self, ours: Arrays, theirs: Arrays, compare: Any = distance_in_any_order
+    ) -> float | None:
+        """Returns the same as `_error_of_first`, but compares the first arrays in any order if they may be flattened
+        images with their pixels in different orders."""
+        error = _error_of_first(ours, theirs, compare)
+        if error is None or error <= self.limit:
+            return error
+        actual, expected = ours[0], theirs[0]
+        if actual.ndim != 2 or actual.shape != expected.shape or not self._moves_channels:
+            return error
+        return min(error, distance_between(numpy.sort(actual), numpy.sort(expected)))
+
+    @cached_property
+    def _moves_channels(self) -> bool:
+        """Whether a paired layer returns images with the channels on another axis in one of the runs. The numbers of a
+        flattened image are then in another order."""
+        our_calls, their_calls = (
+            {call.path: call for call in run.calls} for run in (self._actual, self._expected)
+        )
+        outputs = (
+            (our_calls[ours.path].outputs[:1], their_calls[theirs.path].outputs[:1])
+            for ours, theirs in self._pairs
+            if ours.path in our_calls and theirs.path in their_calls
+        )
+        return any(
+            self._has_moved_channels(actual, expected)
+            for pair in outputs
+            for actual, expected in zip(*pair, strict=False)
+        )
+
+    def _has_moved_channels(
+        self, actual: numpy.ndarray[Any, Any], expected: numpy.ndarray[Any, Any]
+    ) -> bool:
+        """Whether two arrays are images of one size that differ, perhaps only by the axis of the channels."""
+        if actual.ndim < 3 or sorted(actual.shape) != sorted(expected.shape):
+            return False
+        # images of three channels and three rows have one shape, wherever the channels are
+        return actual.shape != expected.shape or distance_between(actual, expected) > self.limit
 
     def _end_error(self) -> float | None:
         """Returns the largest distance between the outputs of the models; None if they return no tensors."""
@@ -289,8 +330,8 @@ class TwoRuns:
         for calls in self._pair_by_class(preceding, following):
             # the errors of this call's inputs and outputs
             input_error, output_error = (
-                _error_of_first(calls.actual.inputs, calls.expected.inputs),
-                _error_of_first(calls.actual.outputs, calls.expected.outputs),
+                self._error_of_pixels(calls.actual.inputs, calls.expected.inputs),
+                self._error_of_pixels(calls.actual.outputs, calls.expected.outputs),
             )
             if input_error is not None and input_error > self.limit:
                 following, error = calls, input_error
