@@ -392,8 +392,9 @@ class MxnetModels(Models):
         return copied(model, self.to_native(device))
 
     def model_parts(self, model: Any) -> Iterable[Any]:
-        """Returns a list of the blocks of a model, its parameters, and the arrays of these parameters. For a Trainer,
-        the list is empty."""
+        """Returns the parts of a model to which a program may refer: its blocks, its parameters, and the arrays of
+        these parameters. For a Trainer, the list is empty, because its parameters are parts of a model, and do not move
+        with the Trainer."""
         blocks: list[Any] = []
         if isinstance(model, Block):
             model.apply(blocks.append)

@@ -313,8 +313,8 @@ class Carried:
             _here.thread = thread
 
     def rejoin(self) -> None:
-        """Called in the thread that created this object, after the task in the other thread has ended. If the task
-        enabled NumPy's semantics, enables them in this thread too. Otherwise, this thread could not compute with the
-        task's arrays."""
+        """Called in the thread that created this object, after the task in the other thread has ended. If xdevice
+        has enabled NumPy's semantics for the task, enables them in this thread too. Otherwise, this thread could not
+        compute with the task's arrays. The effect of a `set_np` in the task's own code stays in the other thread."""
         if self._there.is_ours and not _is_on():
             _enable()

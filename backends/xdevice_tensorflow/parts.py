@@ -264,8 +264,8 @@ def _has_others(values: list[Any], own_ids: set[int]) -> bool:
 
 
 def _require_built(model: Any, parts: list[Any]) -> None:
-    """Raises `NotBuiltError` if a layer among the parts of a model does not have its variables
-    yet."""
+    """Raises `NotBuiltError` if a model is not built, and a layer among its parts does not have its
+    variables yet."""
     # a model that has been built may contain layers that are not built, because it never calls
     # them
     if getattr(model, "built", False):

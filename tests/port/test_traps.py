@@ -172,6 +172,40 @@ def test_what_is_not_proven_stays_and_says_why(code, text):
     assert all(site.why for site in made.sites)
 
 
+BATCH = """import torch
+class Batch:
+    def __init__(self, x):
+        self.x = x
+    def cuda(self):
+        self.x = self.x.detach()
+        return self
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "b = Batch(torch.ones(1)).cuda()",
+        "def f(b: Batch):\n    return b.cuda()\nf(Batch(torch.ones(1)))",
+        # what is bound after an `if` is an attribute, too
+        "class A:\n    if input():\n        n = 1\n    else:\n        n = 2\n    b = Batch(n)\nc = A.b.cuda()",
+    ],
+)
+def test_a_method_of_the_program_that_moves_is_left_alone(use):
+    """`to_device` calls a method `to`, and no other."""
+    text = f"{BATCH}{use}\n"
+    assert ported(text) == text
+    assert ported(text, "likely") == text
+
+
+def test_an_object_that_may_be_of_a_class_with_such_a_method_is_not_proven():
+    text = f"{BATCH}def f(b):\n    c = b.cuda()\n    return c\n"
+    assert ported(text) == text
+    assert "c = xdevice.to_device(b, xdevice.gpu())" in ported(text, "safe")
+    alone = "import torch\n" + text[text.index("def f") :]
+    assert "c = xdevice.to_device(b, xdevice.gpu())" in ported(alone)
+
+
 @pytest.mark.parametrize(
     "use",
     [

@@ -248,6 +248,8 @@ def _references(cls: type) -> _References:
     fields = next(
         (names for base, names in _HIDDEN_FIELDS.items() if issubclass(cls, base)), ()
     )
+    # the collector is not asked if `base` or `fields` say where the references are, nor about functions, whose globals
+    # lead to the whole program
     return _References(
         is_proxy(cls),
         asks_collector=base is None and not fields and not _is_function(cls),

@@ -439,6 +439,7 @@ def stranger(x: Any) -> strangers.Stranger | None:
     if id(cls) in PLAIN:
         return None
     way = walks[id(cls)] if id(cls) in walks else way_into(x)
+    # only a `MaybeMover` says how the type of a leaf was registered; other leaves have no registered type
     return strangers.find(x, way.way if type(way) is MaybeMover else None)
 
 

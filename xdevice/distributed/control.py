@@ -291,7 +291,7 @@ class Line:
         self._timeout = timeout
         self._beat = beat_seconds(timeout)
         self._clock = Clock(max_step=4 * self._beat)
-        # the time of the last frame from the hub
+        # the time since when the hub has been silent, although it had to send: that of its last frame, or a later one
         self._last_frame = 0.0
         self._lock = threading.RLock()
         """The lock of the thread that reads the connection for votes. This is usually the program's thread, but the

@@ -321,8 +321,8 @@ class Calls:
         is possible only for calls without a vote (`check=False`).
         """
         numbers = {number for number, _ in self._slow_calls}
-        # one rank still votes on a call, but another rank has begun this call or a later one
-        # without a vote: a slow call is included in its own number, but a call to vote on is not
+        # one rank still votes on a call, but another rank has begun this call or a later one without a vote. A rank
+        # reports the number of calls that it has begun, which includes a slow call, but not a call that is voted on
         is_vote_late = bool(self._voting and numbers) and min(self._voting) < max(numbers)
         # the slow calls with the same number have different strings
         are_strings_different = len(numbers) < len(self._slow_calls)

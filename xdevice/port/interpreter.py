@@ -537,13 +537,15 @@ class Interpreter(Inference):
         if bases != cls.bases:
             cls.set_bases(bases)
             for base in cls.direct_bases():
+                # related classes share the values of their attributes
                 self.unite_families(cls, base)
         # the names that the body binds are attributes of the class; its methods do not see them
         # as names
         outer, env = self.current_class, self.env
         self.current_class = cls
         inside = dict(env)
-        self._block(node.body, inside)
+        # after an `if`, the names are in another environment; None if the body always raises
+        inside = self._block(node.body, inside) or inside
         self.current_class, self.env = outer, env
         for name, value in inside.items():
             # only names that the body has bound: all other names still have their value from

@@ -287,8 +287,8 @@ def _judge_by_index(argument: ast.expr, edits: Edits) -> Judgement:
 
 
 def helper_scope(use: Use) -> Judgement:
-    """Judges d2l's `try_gpu()` and similar helpers in the TensorFlow tab, which return a
-    context manager instead of a device."""
+    """Judges `try_gpu()`, `gpu()` and `cpu()` of `d2l.tensorflow`, the package of a book, which return
+    a context manager instead of a device."""
     # xdevice's function returns a device. Outside a `with` statement, the program may use the
     # context manager in ways that are impossible with a device
     if not isinstance(use.parent, ast.withitem):

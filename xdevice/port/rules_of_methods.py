@@ -47,6 +47,9 @@ _A_TENSOR: Final = "the receiver is a tensor"
 # the kinds of atoms for objects that are always on the host
 _HOST_KINDS: Final = ("array", "int", "float", "bool", "str")
 _ON_HOST: Final = Judgement("neutral", "the value is on the host already")
+_OWN_METHOD: Final = Judgement(
+    "neutral", "it is a method of the project, whose body is rewritten"
+)
 _SHARED: Final = left_open(
     "the program writes into the memory of the tensor, but to_numpy may return a copy", "XD163"
 )
@@ -144,6 +147,12 @@ def _judge_move(use: Use, judgement: Judgement) -> Judgement:
     the new text moves the tensor.)
     """
     moved = inferred(use.receiver)
+    # to_device calls the method `to` of an object, but no other method
+    if use.method != "to":
+        if any(_has_own_method(atom, use.method) for atom in moved):
+            return _OWN_METHOD
+        if not is_known(moved) and use.method in use.module.inference.methods:
+            judgement = _with_own_classes(judgement)
     # below, only the usual reason is replaced by a more precise one
     has_usual_reason = judgement.why == _A_DEVICE
     if not _is_thrown_away(use.node, use.module.parents):
@@ -160,6 +169,21 @@ def _judge_move(use: Use, judgement: Judgement) -> Judgement:
     return left_open(
         "the result is thrown away, and the receiver is not proven to be a model", "XD163"
     )
+
+
+def _has_own_method(atom: Atom, name: str) -> bool:
+    """Whether an atom is an object of a class of the project, but no model, and the class defines this method."""
+    return (
+        atom.kind == "instance" and not is_model(atom) and atom.subject.method(name) is not None
+    )
+
+
+def _with_own_classes(judgement: Judgement) -> Judgement:
+    """Returns the judgement on the move of an unknown object in a project with a class that defines the method."""
+    if judgement.grade != "proven":
+        return judgement
+    why = "the receiver may be an object of a class of the project that moves itself in another way"
+    return replace(judgement, why=why, code="XD162", grade="safe")
 
 
 def _is_tensor_or_model(atom: Atom) -> bool:

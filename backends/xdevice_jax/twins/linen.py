@@ -199,9 +199,10 @@ def _is_gate(name: str, kind: str | None) -> bool:
     """Whether a module of this name is a gate of a cell of this kind, "lstm" or "gru". `kind` is None for a module
     outside a cell, and the result is then False."""
     return kind is not None and any(
-        name == gate.partition(".")[0]
-        for gates in dialects.LINEN_CELLS[kind].values()
-        for gate in gates
+        # the name of an array begins with that of its gate: "ii.kernel"
+        name == array.partition(".")[0]
+        for arrays in dialects.LINEN_CELLS[kind].values()
+        for array in arrays
     )
 
 

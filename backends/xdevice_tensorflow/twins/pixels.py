@@ -179,8 +179,9 @@ def _concerns_inputs(reshape: _Reshape) -> bool:
 
 
 def _order(reshape: _Reshape, how: str = "") -> Order:
-    """Returns the `Order` of a layer next to a reshape, without an image. The attribute `why` of the result begins with
-    `how`, which says how the layer was found."""
+    """Returns the `Order` of a layer next to a reshape. Its `image` is left empty: the caller adds the image if the
+    order of the pixels is certain. The attribute `why` of the result begins with `how`, which says how the layer was
+    found."""
     name = f"{type(reshape.op).__name__}{f' of {reshape.shape}' if reshape.shape else ''} {reshape.op.name!r}"
     verb, side = ("goes into", "outputs") if reshape.makes_image else ("follows", "inputs")
     return Order(

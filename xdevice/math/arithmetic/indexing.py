@@ -156,10 +156,10 @@ def _positions(
     to show in error messages."""
     import numpy as np
 
-    # broadcast like the values themselves, so that each selected position gets the position of its
-    # value
     positions = _selected(shape, index, function)
     try:
+        # the positions of the values are broadcast as the values themselves would be, so that each selected position
+        # gets the position of its value
         value_positions = np.broadcast_to(
             np.arange(int(np.prod(values_shape, dtype="int64"))).reshape(values_shape),
             np.shape(positions),

@@ -268,7 +268,7 @@ def _count_matching(names: Iterable[str], paths: Collection[str]) -> int:
     return sum(path in matching for path in paths)
 
 
-# the tensors
+# reading a state as a `Twin`
 
 
 def read_state(source: Any, target: Twin | None, request: Request, state: State) -> Twin:

@@ -278,7 +278,8 @@ def _is_each(setting: object, usual: int) -> bool:
 
 
 def _as_single(twin: Twin, layer: Layer) -> Layer | None:
-    """Returns an embedding as a tensor outside layers; None for any other layer."""
+    """Returns a `Layer` that describes the weight of an embedding as a tensor outside layers; None for any other
+    layer."""
     if layer.kind != "embedding":
         return None
     (part,) = layer.parts
