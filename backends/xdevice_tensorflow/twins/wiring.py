@@ -55,20 +55,20 @@ def _calls(models: Iterable[Any]) -> list[tuple[Any, list[Any]]]:
     """Returns each layer and function on which the outputs of functional models depend, with the nodes of its calls.
     The inputs of these models, and calls for other models, are left out. The order follows the outputs, so it is the
     same for two models with the same wiring."""
-    found: dict[int, tuple[Any, dict[int, Any]]] = {}
+    nodes_by_op: dict[int, tuple[Any, dict[int, Any]]] = {}
     inputs = {id(history_of(tensor).operation) for model in models for tensor in model.inputs}
     waiting = [tensor for model in models for tensor in model.outputs]
     while waiting:
         history = history_of(waiting.pop())
         op, index = history.operation, history.node_index
-        _, nodes = found.setdefault(id(op), (op, {}))
+        _, nodes = nodes_by_op.setdefault(id(op), (op, {}))
         if index not in nodes and id(op) not in inputs:
             nodes[index] = nodes_of(op)[index]
             waiting += nodes[index].input_tensors
     # in the order of the calls, which is not the order of the walk
     return [
         (op, [nodes[index] for index in sorted(nodes)])
-        for op, nodes in found.values()
+        for op, nodes in nodes_by_op.values()
         if id(op) not in inputs
     ]
 
