@@ -154,7 +154,7 @@ class TorchBackend(TorchConversion, TorchModels, TorchReplicas, TorchStreams, Ba
         if kind != "gpu":
             return int(kind in self.kinds)
         # a program may set CUDA_VISIBLE_DEVICES until CUDA starts, which reads it once
-        if self._gpu == "cuda" and not torch.cuda.is_initialized():
+        if self._gpus and self._gpu == "cuda" and not torch.cuda.is_initialized():
             self._hide_gpus()
         return self._gpus
 
