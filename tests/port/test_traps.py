@@ -202,6 +202,8 @@ def test_an_object_that_may_be_of_a_class_with_such_a_method_is_not_proven():
     text = f"{BATCH}def f(b):\n    c = b.cuda()\n    return c\n"
     assert ported(text) == text
     assert "c = xdevice.to_device(b, xdevice.gpu())" in ported(text, "safe")
+    # the doubt about the argument is the greater one
+    assert "XD161" in {site.code for site in examined(text.replace("cuda()", "cuda(i)")).sites}
     alone = "import torch\n" + text[text.index("def f") :]
     assert "c = xdevice.to_device(b, xdevice.gpu())" in ported(alone)
 

@@ -336,6 +336,13 @@ def test_functional_models_of_keras_with_other_wiring_are_told_apart():
             lambda both: layers.Dot(axes=1, normalize=True)(both),
         ),
         (lambda both: both, lambda both: both[::-1]),
+        # the outputs of one layer, in another order
+        (
+            lambda both: layers.LSTM(2, return_state=True)(layers.Reshape((2, 2))(both[0]))[1:],
+            lambda both: layers.LSTM(2, return_state=True)(layers.Reshape((2, 2))(both[0]))[
+                :0:-1
+            ],
+        ),
     ):
         with pytest.raises(xdevice.errors.ParityError, match="these settings differ"):
             xdevice.assert_parity(*models(one, other))
